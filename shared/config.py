@@ -1,0 +1,174 @@
+"""What a suite says, as types. `shared.suite` reads a TOML file into these once, at the edge; small parts of it go on from there.
+
+Bounds stand in the types (`Meta`), so that the check, its message and the reference in docs/suite.md come from one place.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from shared.records import Example, GenerationSettings, Message
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Money = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+def default_max_workers() -> int:
+    """min(32, cores + 4), as in concurrent.futures: enough to hide latency without flooding a small server."""
+    return min(32, (os.cpu_count() or 1) + 4)
+
+
+class _Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Price(_Table, frozen=True, kw_only=True):
+    """USD for a million tokens."""
+
+    input: Money = 0.0
+    output: Money = 0.0
+
+
+class ModelConfig(_Table, frozen=True, kw_only=True):
+    """One `[[models]]` table.
+
+    abbr: the model's name in this run, in files and in tables. type: a built-in adapter (`openai`, `local`, `rule`, `noisy`,
+    `biased`), the name of a `tandem.adapters` entry point, or `module:Class`. base_url: up to and including `/v1`. model: the
+    name the server knows it by (default: abbr). version: changes when the model behind the name does; part of the request_key.
+    api_key_env: the name of the variable that holds the key, never the key. headers: a value may hold `${VARIABLE}`.
+    extra_body: merged into the request's JSON body. options: keyword arguments of a user's adapter. price: USD a million tokens.
+    """
+
+    abbr: Name
+    type: Name = "openai"
+    base_url: str = ""
+    model: str = ""
+    version: str = ""
+    api_key_env: str = ""
+    max_workers: Count | None = None
+    stream: bool = False
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    attempt_timeout: Seconds | None = None
+    connect_timeout: Seconds = 10.0
+    generation: GenerationSettings = GenerationSettings()
+    extra_body: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    price: Price = Price()
+
+    @property
+    def served_name(self) -> str:
+        return self.model or self.abbr
+
+
+class FieldMapping(_Table, frozen=True, kw_only=True):
+    """Which field of a row holds what. target: a string, a number or an array of them. task_id: default `<abbr>-<doc_id>`."""
+
+    prompt: str | None = None
+    target: str | None = None
+    task_id: str | None = None
+    category: str | None = None
+
+
+class DatasetConfig(_Table, frozen=True, kw_only=True):
+    """One `[[datasets]]` table. With `abbr` and `path` alone, the file holds TaskSpec lines; with `fields`, `prompt` or
+    `messages` it holds plain rows.
+
+    format: by default told from the file's name. prompt: a Jinja template over the row's fields. messages: turns whose contents
+    are such templates. target_regex: what to take from the target (its first group, the last match); a target without a
+    match is refused. metric: one name or several, the first is the headline. category: of all tasks, unless a row tells its
+    own. repeats: samples of each task. limit: only the first so many rows.
+    """
+
+    abbr: Name
+    path: str
+    format: Literal["jsonl", "json", "csv", "tsv", "parquet"] | None = None
+    fields: FieldMapping | None = None
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    few_shot: tuple[Example, ...] = ()
+    target_regex: str | None = None
+    metric: str | tuple[str, ...] | UnsetType = UNSET
+    post_process: str | UnsetType = UNSET
+    category: str = ""
+    repeats: Count = 1
+    limit: Count | None = None
+    generation: GenerationSettings = GenerationSettings()
+
+
+class InferConfig(_Table, frozen=True, kw_only=True):
+    """The `[infer]` table.
+
+    max_workers: requests in flight a model, unless the model says its own. poll_interval: the longest the dispatcher sleeps.
+    log_interval: between progress lines in the log. max_attempts: calls a request. attempt_timeout: wall-clock seconds a call.
+    backoff_base, backoff_max: the first and the longest wait before a retry. retry_after_max: the cap on what an endpoint may
+    ask. commit_interval: between the journal's fsyncs. status_interval: between writes of one status file.
+    heartbeat_interval: between beats. drain_timeout: how long a stop waits for what is in flight. max_error_rate: the share of
+    requests that may fail before their pair does. unhealthy_after: so many failures of a model in a row, with no answer
+    between, and it is only probed; unhealthy_timeout: after so many seconds of that it is given up. fail_fast_after: a pair
+    whose first so many requests are all refused for good is given up at once.
+    """
+
+    max_workers: Count | None = None
+    poll_interval: Seconds = 1.0
+    log_interval: Seconds = 30.0
+    max_attempts: Count = 5
+    attempt_timeout: Seconds = 300.0
+    backoff_base: Seconds = 1.0
+    backoff_max: Seconds = 60.0
+    retry_after_max: Seconds = 300.0
+    commit_interval: Seconds = 0.05
+    status_interval: Seconds = 1.0
+    heartbeat_interval: Seconds = 5.0
+    drain_timeout: Annotated[float, Meta(ge=0)] = 30.0
+    max_error_rate: Share = 0.0
+    unhealthy_after: Count = 20
+    unhealthy_timeout: Seconds = 60.0
+    fail_fast_after: Count = 10
+
+
+class EvalConfig(_Table, frozen=True, kw_only=True):
+    """The `[eval]` table.
+
+    watch_interval: between scans of the work_dir. heartbeat_timeout: inferd counts as gone when its beat hasn't changed for so
+    long. startup_timeout: how long to wait for its first beat. log_interval: between progress lines in the log.
+    max_num_workers: pairs scored at once. pair_timeout: the longest one pair may take. events: listen to the filesystem
+    between scans. calibration_bins: of equal width over [0, 1].
+    """
+
+    watch_interval: Seconds = 5.0
+    heartbeat_timeout: Seconds = 60.0
+    startup_timeout: Seconds = 60.0
+    log_interval: Seconds = 30.0
+    max_num_workers: Count = 4
+    pair_timeout: Seconds = 3600.0
+    events: bool = True
+    calibration_bins: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class BudgetConfig(_Table, frozen=True, kw_only=True):
+    """The `[budget]` table: ceilings over the whole run, all models together. What isn't named isn't limited."""
+
+    usd: Annotated[float, Meta(gt=0)] | None = None
+    tokens: Count | None = None
+    requests: Count | None = None
+
+
+class Suite(_Table, frozen=True, kw_only=True):
+    """What the user wants run: every model over every dataset.
+
+    base_dir: the absolute folder that relative paths start from (default: where the suite file lies).
+    """
+
+    base_dir: str | None = None
+    models: tuple[ModelConfig, ...]
+    datasets: tuple[DatasetConfig, ...]
+    infer: InferConfig = InferConfig()
+    eval: EvalConfig = EvalConfig()
+    budget: BudgetConfig = BudgetConfig()

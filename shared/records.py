@@ -1,0 +1,240 @@
+"""Every record on disk. Each has a sample in its docstring, which a test reads, writes and compares.
+
+Records are frozen: a later stage makes a new type instead of filling in an old one. `schema` is the version of the form; a
+reader that meets one it doesn't know fails with the remedy (`decode_record`). Non-finite numbers are written as null.
+Times are UTC text for people; nothing compares them between hosts. Durations are seconds, costs USD.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from shared.errors import ErrorClass, WorkDirError
+
+SCHEMA = 1
+
+Outcome = Literal["ok", "truncated", "empty", "refused", "error", "not_run"]
+ANSWERS: frozenset[str] = frozenset({"ok", "truncated", "empty", "refused"})
+"""The outcomes that are answers: scored, and counted beside the score. `error` and `not_run` are missing: never scored."""
+
+PairState = Literal["pending", "running", "done", "fail"]
+DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Base of all records on disk."""
+
+    schema: int = SCHEMA
+
+
+# --- what is asked -----------------------------------------------------------------------------------------------------
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a chat.
+
+    {"role": "user", "content": "7 plus 5?"}
+    """
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Example(Struct, frozen=True, forbid_unknown_fields=True):
+    """One few-shot example: what would be asked, and the answer that would be right.
+
+    {"prompt": "1 plus 1?", "target": "2"}
+    """
+
+    prompt: str
+    target: str
+
+
+class GenerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How an answer is to be sampled. What is unset isn't sent. A task's settings win over its dataset's, those over the model's.
+
+    {"temperature": 0.0, "max_tokens": 256, "stop": ["\\n\\n"], "seed": 1}
+    """
+
+    temperature: float | UnsetType = UNSET
+    top_p: float | UnsetType = UNSET
+    top_k: int | UnsetType = UNSET
+    max_tokens: int | UnsetType = UNSET
+    stop: tuple[str, ...] | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    presence_penalty: float | UnsetType = UNSET
+    frequency_penalty: float | UnsetType = UNSET
+    logprobs: bool | UnsetType = UNSET
+    top_logprobs: int | UnsetType = UNSET
+    reasoning_effort: str | UnsetType = UNSET
+
+    def over(self, base: GenerationSettings) -> GenerationSettings:
+        """These settings, with `base` where they are unset."""
+        own = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return msgspec.structs.replace(base, **own)
+
+
+class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One item of a dataset. Exactly one of `prompt` and `messages` is given. Its position in the dataset is its doc_id.
+
+    {"schema":1,"task_id":"add-1","prompt":"7 plus 5?","targets":["12"],"metric_name":"exact_match",
+    "post_process":"last_number","category":"arithmetic","few_shot":[{"prompt":"1 plus 1?","target":"2"}],
+    "generation":{"max_tokens":16}}
+
+    metric_name: one name or several; the first is the task's headline. targets: every answer that counts as right.
+    few_shot: put before the prompt as turns of the chat.
+    """
+
+    schema: int = SCHEMA
+    task_id: str
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    targets: tuple[str, ...]
+    metric_name: str | tuple[str, ...] = "exact_match"
+    post_process: str = "none"
+    category: str = ""
+    few_shot: tuple[Example, ...] = ()
+    generation: GenerationSettings = GenerationSettings()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (self.metric_name,) if isinstance(self.metric_name, str) else self.metric_name
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """What an adapter is given to send: the turns as they go out, and the settings with all layers merged.
+
+    repeat: which sample of the same instance this is; `generation.seed` already differs by it.
+    """
+
+    messages: tuple[Message, ...]
+    generation: GenerationSettings = GenerationSettings()
+    repeat: int = 0
+
+
+# --- what came back ----------------------------------------------------------------------------------------------------
+
+
+class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens as the endpoint counted them.
+
+    {"prompt_tokens": 12, "completion_tokens": 3}
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Generation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request's answer, as an adapter returns it.
+
+    {"text": "12", "confidence": 0.98, "token_nll": 0.0202, "token_count": 1, "finish_reason": "stop",
+    "usage": {"prompt_tokens": 12, "completion_tokens": 3}, "served_model": "m-2026-01"}
+
+    text: the answer, without reasoning; "" when the endpoint sent none (content null). confidence: in [0, 1], or None when
+    unknown. token_nll: sum over the answer's tokens of -ln p, in nats; token_count: over how many tokens. finish_reason: as
+    the endpoint named it, None when it named none. refusal: the endpoint's own words for declining, if it marked them so.
+    first_token_seconds: from the send to the first text of a stream.
+    """
+
+    text: str
+    confidence: float | None = None
+    token_nll: float | None = None
+    token_count: int | None = None
+    finish_reason: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: bool = False
+    usage: Usage | None = None
+    served_model: str | None = None
+    system_fingerprint: str | None = None
+    first_token_seconds: float | None = None
+
+
+class Attempt(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A journal line: one attempt that ended, with its answer or its error.
+
+    {"schema":1,"key":"9f86d0","doc_id":7,"idx":0,"repeat":0,"attempt":1,"outcome":"ok","latency":0.21,
+    "ended_at":"2026-11-30T12:00:00.000Z","endpoint":"http://127.0.0.1:8000/v1","generation":{"text":"12"}}
+    """
+
+    schema: int = SCHEMA
+    key: str
+    doc_id: int
+    idx: int = 0
+    repeat: int = 0
+    attempt: int
+    outcome: Outcome
+    error: ErrorClass | None = None
+    message: str | None = None
+    status: int | None = None
+    latency: float
+    ended_at: str
+    endpoint: str = ""
+    cost: float = 0.0
+    generation: Generation | None = None
+
+
+class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of `predictions/<model>/<dataset>.jsonl`: one request's outcome, in (doc_id, idx, repeat) order.
+
+    {"schema":1,"task_id":"add-1","key":"9f86d0","doc_id":7,"idx":0,"repeat":0,"outcome":"ok","attempts":1,
+    "latency":0.21,"generation":{"text":"12"}}
+
+    attempts: how many calls it took; latency: of the last one. An `error` line (allowed by max_error_rate) holds no generation.
+    """
+
+    schema: int = SCHEMA
+    task_id: str
+    key: str
+    doc_id: int
+    idx: int = 0
+    repeat: int = 0
+    outcome: Outcome
+    error: ErrorClass | None = None
+    message: str | None = None
+    attempts: int
+    latency: float = 0.0
+    endpoint: str = ""
+    cost: float = 0.0
+    generation: Generation | None = None
+
+
+T = TypeVar("T")
+
+
+def decode_record(data: bytes | str, kind: type[T], place: str) -> T:
+    """Decode one record and check its schema.
+
+    Raises WorkDirError naming `place` when it isn't such a record, or is of a version that this program doesn't know.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WorkDirError(f"{place}: not a {kind.__name__} record: {error}") from None
+    if head.schema != SCHEMA:
+        raise WorkDirError(
+            f"{place}: written as schema {head.schema}, this program reads schema {SCHEMA}: "
+            "use the version of tandem-eval that wrote it, or start a new work_dir"
+        )
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WorkDirError(f"{place}: not a {kind.__name__} record: {error}") from None
+
+
+def encode_record(record: Any) -> bytes:
+    """The record as one line of JSON without its newline; keys in the order of the fields, NaN and infinities as null."""
+    return _ENCODER.encode(record)
+
+
+class _Head(Struct):
+    schema: int = SCHEMA
+
+
+_ENCODER = msgspec.json.Encoder()
