@@ -1,6 +1,8 @@
-"""What a suite says, as types. `shared.suite` reads a TOML file into these once, at the edge; small parts of it go on from there.
+"""What a suite says, as types. `shared.suite` reads a TOML file into these once, at the edge; small parts of it go on
+from there.
 
-Bounds stand in the types (`Meta`), so that the check, its message and the reference in docs/suite.md come from one place.
+Bounds stand in the types (`Meta`), so that the check, its message and the reference in docs/suite.md come from one
+place.
 """
 
 from __future__ import annotations
@@ -28,6 +30,20 @@ class _Table(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
+class BoundedSettings(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """GenerationSettings with the bounds that what users write is checked by; records on disk are read without them."""
+
+    temperature: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    top_p: Share | UnsetType = UNSET
+    top_k: Annotated[int, Meta(ge=-1)] | UnsetType = UNSET
+    max_tokens: Count | UnsetType = UNSET
+    stop: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | UnsetType = UNSET
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | UnsetType = UNSET
+    top_logprobs: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    reasoning_effort: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+
+
 class Price(_Table, frozen=True, kw_only=True):
     """USD for a million tokens."""
 
@@ -38,11 +54,12 @@ class Price(_Table, frozen=True, kw_only=True):
 class ModelConfig(_Table, frozen=True, kw_only=True):
     """One `[[models]]` table.
 
-    abbr: the model's name in this run, in files and in tables. type: a built-in adapter (`openai`, `local`, `rule`, `noisy`,
-    `biased`), the name of a `tandem.adapters` entry point, or `module:Class`. base_url: up to and including `/v1`. model: the
-    name the server knows it by (default: abbr). version: changes when the model behind the name does; part of the request_key.
-    api_key_env: the name of the variable that holds the key, never the key. headers: a value may hold `${VARIABLE}`.
-    extra_body: merged into the request's JSON body. options: keyword arguments of a user's adapter. price: USD a million tokens.
+    abbr: the model's name in this run, in files and in tables. type: a built-in adapter (`openai`, `local`, `rule`,
+    `noisy`, `biased`), the name of a `tandem.adapters` entry point, or `module:Class`. base_url: up to and including
+    `/v1`. model: the name the server knows it by (default: abbr). version: changes when the model behind the name does;
+    part of the request_key. api_key_env: the name of the variable that holds the key, never the key. headers: a value
+    may hold `${VARIABLE}`. extra_body: merged into the request's JSON body. options: keyword arguments of a user's
+    adapter. price: USD a million tokens.
     """
 
     abbr: Name
@@ -68,7 +85,9 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
 
 
 class FieldMapping(_Table, frozen=True, kw_only=True):
-    """Which field of a row holds what. target: a string, a number or an array of them. task_id: default `<abbr>-<doc_id>`."""
+    """Which field of a row holds what. target: a string, a number, a boolean or an array of them. task_id: default
+    `<abbr>-<doc_id>`. A name with dots that is no field itself leads into nested objects: `answers.text`.
+    """
 
     prompt: str | None = None
     target: str | None = None
@@ -80,21 +99,24 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     """One `[[datasets]]` table. With `abbr` and `path` alone, the file holds TaskSpec lines; with `fields`, `prompt` or
     `messages` it holds plain rows.
 
-    format: by default told from the file's name. prompt: a Jinja template over the row's fields. messages: turns whose contents
-    are such templates. target_regex: what to take from the target (its first group, the last match); a target without a
-    match is refused. metric: one name or several, the first is the headline. category: of all tasks, unless a row tells its
-    own. repeats: samples of each task. limit: only the first so many rows.
+    format: by default told from the file's name; JSON and JSON lines are told apart by their content. columns: the
+    names of the columns of a CSV or TSV file without a header. prompt: a Jinja template over the row's fields.
+    messages: turns whose contents are such templates. target_regex: what to take from the target (its first group, or
+    all that matched when it has none; the last match); a target without a match is refused. metric: one name or
+    several, the first is the headline. metric, post_process, category, few_shot and generation hold for all tasks that
+    don't tell their own. repeats: samples of each task. limit: only the first so many rows.
     """
 
     abbr: Name
-    path: str
+    path: Annotated[str, Meta(min_length=1)]
     format: Literal["jsonl", "json", "csv", "tsv", "parquet"] | None = None
+    columns: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | None = None
     fields: FieldMapping | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     few_shot: tuple[Example, ...] = ()
     target_regex: str | None = None
-    metric: str | tuple[str, ...] | UnsetType = UNSET
+    metric: str | Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
     post_process: str | UnsetType = UNSET
     category: str = ""
     repeats: Count = 1
@@ -105,14 +127,14 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
 class InferConfig(_Table, frozen=True, kw_only=True):
     """The `[infer]` table.
 
-    max_workers: requests in flight a model, unless the model says its own. poll_interval: the longest the dispatcher sleeps.
-    log_interval: between progress lines in the log. max_attempts: calls a request. attempt_timeout: wall-clock seconds a call.
-    backoff_base, backoff_max: the first and the longest wait before a retry. retry_after_max: the cap on what an endpoint may
-    ask. commit_interval: between the journal's fsyncs. status_interval: between writes of one status file.
-    heartbeat_interval: between beats. drain_timeout: how long a stop waits for what is in flight. max_error_rate: the share of
-    requests that may fail before their pair does. unhealthy_after: so many failures of a model in a row, with no answer
-    between, and it is only probed; unhealthy_timeout: after so many seconds of that it is given up. fail_fast_after: a pair
-    whose first so many requests are all refused for good is given up at once.
+    max_workers: requests in flight a model, unless the model says its own. poll_interval: the longest the dispatcher
+    sleeps. log_interval: between progress lines in the log. max_attempts: calls a request. attempt_timeout: wall-clock
+    seconds a call. backoff_base, backoff_max: the first and the longest wait before a retry. retry_after_max: the cap
+    on what an endpoint may ask. commit_interval: between the journal's fsyncs. status_interval: between writes of one
+    status file. heartbeat_interval: between beats. drain_timeout: how long a stop waits for what is in flight.
+    max_error_rate: the share of requests that may fail before their pair does. unhealthy_after: so many failures of a
+    model in a row, with no answer between, and it is only probed; unhealthy_timeout: after so many seconds of that it
+    is given up. fail_fast_after: a pair whose first so many requests are all refused for good is given up at once.
     """
 
     max_workers: Count | None = None
@@ -136,8 +158,8 @@ class InferConfig(_Table, frozen=True, kw_only=True):
 class EvalConfig(_Table, frozen=True, kw_only=True):
     """The `[eval]` table.
 
-    watch_interval: between scans of the work_dir. heartbeat_timeout: inferd counts as gone when its beat hasn't changed for so
-    long. startup_timeout: how long to wait for its first beat. log_interval: between progress lines in the log.
+    watch_interval: between scans of the work_dir. heartbeat_timeout: inferd counts as gone when its beat hasn't changed
+    for so long. startup_timeout: how long to wait for its first beat. log_interval: between progress lines in the log.
     max_num_workers: pairs scored at once. pair_timeout: the longest one pair may take. events: listen to the filesystem
     between scans. calibration_bins: of equal width over [0, 1].
     """
@@ -167,8 +189,8 @@ class Suite(_Table, frozen=True, kw_only=True):
     """
 
     base_dir: str | None = None
-    models: tuple[ModelConfig, ...]
-    datasets: tuple[DatasetConfig, ...]
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
+    datasets: Annotated[tuple[DatasetConfig, ...], Meta(min_length=1)]
     infer: InferConfig = InferConfig()
     eval: EvalConfig = EvalConfig()
     budget: BudgetConfig = BudgetConfig()

@@ -205,6 +205,167 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     generation: Generation | None = None
 
 
+# --- what is planned and what stands ------------------------------------------------------------------------------------
+
+
+class PlanDataset(Struct, frozen=True, kw_only=True):
+    """A dataset as planned. digest: SHA-256 of its tasks file.
+
+    {"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl"}
+    """
+
+    abbr: str
+    docs: int
+    repeats: int
+    digest: str
+    source: str = ""
+
+
+class PlanShard(Struct, frozen=True, kw_only=True):
+    """A slice of a pair's tasks: doc_ids first <= doc_id < first + docs. stem: its name in files.
+
+    {"stem":"gsm8k","first":0,"docs":100,"requests":100}
+    """
+
+    stem: str
+    first: int
+    docs: int
+    requests: int
+
+
+class PlanPair(Struct, frozen=True, kw_only=True):
+    """A model x dataset. digest: over the model's identity and settings, the dataset's digest and the repeats.
+
+    {"model":"m","dataset":"gsm8k","docs":100,"instances":100,"requests":100,"digest":"cd34",
+    "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}
+    """
+
+    model: str
+    dataset: str
+    docs: int
+    instances: int
+    requests: int
+    digest: str
+    shards: tuple[PlanShard, ...]
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """`plan.json`: everything that will be asked, fixed before the first request.
+
+    {"schema":1,"suite_digest":"ef56","created_at":"2026-11-30T12:00:00.000Z",
+    "datasets":[{"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl"}],
+    "pairs":[{"model":"m","dataset":"gsm8k","docs":100,"instances":100,"requests":100,"digest":"cd34",
+    "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}]}
+    """
+
+    suite_digest: str
+    created_at: str
+    datasets: tuple[PlanDataset, ...]
+    pairs: tuple[PlanPair, ...]
+
+
+class InferStatus(Record, frozen=True, kw_only=True):
+    """`infer_status/<model>/<stem>.json`: a shard's state and progress.
+
+    {"schema":1,"model":"m","dataset":"gsm8k","stem":"gsm8k","state":"running","plan_digest":"cd34","total":100,
+    "completed":40,"outcomes":{"ok":39,"truncated":1},"errors":{"timeout":2},"attempts":45,"reused":10,"prompt_tokens":4000,
+    "completion_tokens":800,"cost":0.01,"digest":"","reason":"","started_at":"2026-11-30T12:00:00.000Z",
+    "finished_at":"","updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
+    "journal_damage":0}
+
+    total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good. outcomes:
+    answers by kind. errors: failed attempts by class, those included whose request was answered later. failed: requests that
+    failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256 of the predictions once
+    `done`. served_models: model names the endpoint called itself. journal_damage: unreadable journal lines, asked again.
+    """
+
+    model: str
+    dataset: str
+    stem: str
+    state: PairState
+    plan_digest: str
+    total: int
+    completed: int = 0
+    outcomes: dict[str, int] = {}
+    errors: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    attempts: int = 0
+    reused: int = 0
+    in_flight: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    digest: str = ""
+    reason: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    updated_at: str = ""
+    claim: str = ""
+    served_models: tuple[str, ...] = ()
+    journal_damage: int = 0
+
+
+class Heartbeat(Record, frozen=True, kw_only=True):
+    """`infer_heartbeat` and `eval_heartbeat`: the process that works beats; readers judge by change of (boot_id, seq).
+
+    {"schema":1,"time":"2026-11-30T12:00:00.000Z","seq":17,"boot_id":"3f2a","host":"h1","pid":4242,"state":"running",
+    "interval":5.0,"reason":"","counters":{"completed":40,"in_flight":8}}
+
+    boot_id: new for each start of a daemon. interval: seconds between beats. counters: progress, for people and `status`.
+    reason: why it ended, in the state `finished` or `aborted`; what it waits for, else.
+    """
+
+    time: str
+    seq: int
+    boot_id: str
+    host: str
+    pid: int
+    state: DaemonState
+    interval: float
+    reason: str = ""
+    counters: dict[str, float] = {}
+
+
+# --- what came out ------------------------------------------------------------------------------------------------------
+
+
+class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of `<dataset>.scores.jsonl`: one task's score under one metric, its repeats averaged.
+
+    {"schema":1,"model_id":"m","task_id":"add-1","doc_id":7,"metric_name":"exact_match","score":1.0,"category":"arithmetic",
+    "answers":1,"confidence":0.98,"extracted":["12"]}
+
+    score: in [0, 1], or null when it could not be computed (`error` says why) or the task has no answer. answers: how many
+    repeats were scored. extracted: what post-processing took from each answer, null where nothing.
+    """
+
+    schema: int = SCHEMA
+    model_id: str
+    task_id: str
+    doc_id: int
+    metric_name: str
+    score: float | None
+    category: str = ""
+    answers: int = 0
+    confidence: float | None = None
+    extracted: tuple[str | None, ...] = ()
+    error: str = ""
+
+
+class EvalStatus(Record, frozen=True, kw_only=True):
+    """`eval_status/<model>/<dataset>.json`: where scoring a pair stands. content: digest of all that decides its result.
+
+    {"schema":1,"model":"m","dataset":"gsm8k","state":"done","reason":"","content":"aa11","updated_at":"2026-11-30T12:00:00.000Z"}
+    """
+
+    model: str
+    dataset: str
+    state: PairState
+    reason: str = ""
+    content: str = ""
+    updated_at: str = ""
+
+
 T = TypeVar("T")
 
 

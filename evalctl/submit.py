@@ -1,0 +1,55 @@
+"""Putting a suite into a work_dir: checked, frozen, planned. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from inferd.adapters import check_adapter
+from shared import claims
+from shared.atomic import make_folder, replace
+from shared.clock import SystemClock
+from shared.config import Suite
+from shared.errors import Problem, SuiteError, UsageError
+from shared.layout import WorkDir
+from shared.plan import make_plan
+from shared.records import Plan
+from shared.suite import freeze, load_suite
+
+
+def check(path: Path, *, env: Mapping[str, str] = os.environ, check_env: bool = True) -> Suite:
+    """The suite in `path`, with all that can be known to be wrong with it, its adapters included, in one SuiteError."""
+    problems: list[Problem] = []
+    suite: Suite | None = None
+    try:
+        suite = load_suite(path, env, check_env=check_env)
+    except SuiteError as error:
+        problems += error.problems
+    if suite is not None:
+        problems += [
+            Problem(f"models[{number}].type", problem)
+            for number, model in enumerate(suite.models)
+            for problem in check_adapter(model)
+        ]
+    if problems or suite is None:
+        raise SuiteError(problems)
+    return suite
+
+
+def submit(path: Path, work: WorkDir, *, check_env: bool = True) -> Plan:
+    """Freeze the suite into the work_dir and plan it. What an earlier suite left there is reused where it still fits.
+
+    Raises SuiteError; then the work_dir is as it was. Raises UsageError when an inferd is at work there.
+    """
+    suite = check(path, check_env=check_env)
+    make_folder(work.root)
+    claim = claims.take(work.claim("inferd.lock"))
+    if claim is None:
+        owner = claims.owner(work.claim("inferd.lock"))
+        raise UsageError(f"{work}: inferd is at work here ({owner}): stop it before another suite is submitted")
+    with claim:
+        text = freeze(path.read_bytes(), path.absolute().parent).encode()
+        plan = make_plan(work, suite, text, SystemClock())
+        replace(work.suite, text)
+    return plan

@@ -1,0 +1,32 @@
+"""`summary/leaderboard.csv`: one row a model and dataset, for spreadsheets and scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from evald.leaderboard import Report
+
+COLUMNS = (
+    "rank", "model", "dataset", "state", "metric", "mean", "stderr", "low", "high", "n", "n_docs", "coverage", "reason",
+)  # fmt: skip
+
+
+def leaderboard_csv(report: Report) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for standing in report.leaderboard:
+        for dataset, cell in standing.datasets.items():
+            low, high = (cell.interval.low, cell.interval.high) if cell.interval is not None else (None, None)
+            row = (
+                standing.rank, standing.model, dataset, cell.state, cell.metric, cell.mean, cell.stderr, low, high, cell.n,
+                cell.n_docs, cell.coverage, cell.reason,
+            )  # fmt: skip
+            writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
+    return out.getvalue()
+
+
+def _harmless(value: str) -> str:
+    """Spreadsheets run cells that begin like a formula (OWASP, "CSV Injection")."""
+    return "'" + value if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,102 @@
+"""The records that scoring a pair leaves: `results/<model>/<dataset>.json`.
+
+They hold no time of day: scored again, from the same predictions by the same rules, they come out the same to the byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from evald.calibration import CalibrationSums
+from evald.stats import Interval
+from shared.records import Record
+
+
+class MetricResult(Struct, frozen=True, kw_only=True):
+    """One metric over the docs of a pair that name it.
+
+    {"name":"exact_match","version":"1","params":{},"n":100,"mean":0.42,"stderr":0.0496,"interval":{"low":0.33,"high":0.52},
+    "correct":42,"threshold":1.0,"corpus":null}
+
+    n: docs scored. mean, stderr, interval: over docs; interval 95 %. correct: docs whose score reached the threshold.
+    corpus: the value over the whole dataset, of metrics where that isn't the mean (BLEU).
+    """
+
+    name: str
+    version: str
+    params: dict[str, Any]
+    n: int
+    mean: float | None
+    stderr: float | None
+    interval: Interval | None
+    correct: int
+    threshold: float
+    corpus: dict[str, Any] | None = None
+
+
+class ScoreError(Struct, frozen=True):
+    """A task that could not be scored, and why: a fault of the system, never a wrong answer.
+
+    {"task_id":"add-1","reason":"ValueError: no target"}
+    """
+
+    task_id: str
+    reason: str
+
+
+class CategoryResult(Struct, frozen=True):
+    """The headline score over the docs of one category.
+
+    {"category":"arithmetic","n":40,"mean":0.5}
+    """
+
+    category: str
+    n: int
+    mean: float | None
+
+
+class PairResult(Record, frozen=True, kw_only=True):
+    """`results/<model>/<dataset>.json`.
+
+    {"schema":1,"model":"m","dataset":"gsm8k","metric":"exact_match","n_docs":100,"n_scored":99,"n_missing":1,
+    "n_score_errors":0,"mean":0.42,"stderr":0.0498,"interval":{"low":0.33,"high":0.52},"bounds":{"low":0.42,"high":0.43},
+    "coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
+    "unextracted":2,"repeats":1,"metrics":[],"categories":[],"score_errors":[],
+    "calibration":{"n":[99],"confidence":[90.0],"correct":[42],"squared_error":30.0,"n_missing":0},
+    "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","scorer":"1"}
+
+    metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the n_scored docs
+    under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if all docs without a score
+    were wrong, and if they were right. coverage: n_scored / n_docs. unextracted: answers in which post-processing found
+    nothing; they score 0 and are counted apart. score_errors: the first of them; n_score_errors counts all. content: digest of all that decides this record.
+    """
+
+    model: str
+    dataset: str
+    metric: str
+    n_docs: int
+    n_scored: int
+    n_missing: int
+    n_score_errors: int
+    mean: float | None
+    stderr: float | None
+    interval: Interval | None
+    bounds: Interval | None
+    coverage: float
+    instances: int
+    requests: int
+    answered: int
+    attempts: int
+    outcomes: dict[str, int]
+    unextracted: int
+    repeats: int
+    metrics: tuple[MetricResult, ...]
+    categories: tuple[CategoryResult, ...]
+    score_errors: tuple[ScoreError, ...]
+    calibration: CalibrationSums
+    content: str
+    predictions_digest: tuple[str, ...]
+    dataset_digest: str
+    scorer: str

@@ -1,0 +1,410 @@
+"""evald: watches the work_dir, has each pair scored as soon as it is complete, and writes the summary. The only place that composes.
+
+Exit status: 0 all pairs scored; 3 some were skipped or could not be scored; 2 bad usage; 1 a fatal error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, TimeoutError
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from pebble import ProcessExpired, ProcessPool
+
+from evald.results import PairResult
+from evald.score import Incomplete, ScoreJob, score_pair
+from evald.summary import RESULT_LIMIT, write_summary
+from evald.watch import Events, Pair, Wake, Watch
+from shared import claims, daemon, log
+from shared.clock import SystemClock, utc
+from shared.config import EvalConfig
+from shared.errors import TandemError, UsageError, WorkDirError
+from shared.heartbeat import HeartbeatReader, HeartbeatWriter
+from shared.layout import WorkDir
+from shared.plan import read_plan
+from shared.records import EvalStatus, PairState, Plan, PlanPair
+from shared.status import read_record, write_record
+from shared.suite import parse_suite
+
+DONE, FATAL, USAGE, INCOMPLETE = 0, 1, 2, 3
+OLD_BEAT_GRACE = 3  # intervals of inferd's beat: how long a beat that ended before we came is given to be a new one
+SETTLE = 60.0  # seconds after inferd's end in which predictions that don't match their status yet are looked at again
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: evald -w runs/first    (at the same time as inferd, or after it, on any host that sees the folder)",
+)
+@click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite.")
+@click.option("--watch-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between scans.")
+@click.option("--heartbeat-timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which an unchanged inferd is gone.")
+@click.option("--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log.")
+@click.option("--max-num-workers", type=click.IntRange(min=1), help="Pairs scored at once.")
+@click.option("--events/--no-events", default=None, help="Listen to the filesystem between scans.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.version_option(package_name="tandem-eval")
+def main(work_dir: Path, verbose: bool, **given: Any) -> None:
+    """Score each model-dataset pair in WORK_DIR as soon as its predictions are complete, while inference goes on.
+
+    Ends when everything is scored, or when inferd has ended or its heartbeat has gone stale. Nothing incomplete is scored.
+    """
+    sys.exit(run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose))
+
+
+def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int:
+    """Run to the end; returns the exit status. options: what wins over the suite's [eval] table."""
+    stop = daemon.StopSignal()
+    stop.install()
+    if not work.root.is_dir():
+        click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
+        return USAGE
+    logger = log.configure("evald", work.log("evald", socket.gethostname()), verbose=verbose)
+    try:
+        config = msgspec.structs.replace(_read_config(work), **options)
+        claim = claims.take(work.claim("evald.lock"))
+        if claim is None:
+            logger.error("another evald is at work here", owner=claims.owner(work.claim("evald.lock")))
+            return FATAL
+        with claim:
+            return _serve(work, config, stop, logger)
+    except UsageError as error:
+        for line in str(error).splitlines():
+            logger.error(line)
+        return error.exit_code
+    except (TandemError, OSError) as error:
+        logger.error("stopping", reason=f"{error}")
+        return error.exit_code if isinstance(error, TandemError) else FATAL
+
+
+def _read_config(work: WorkDir) -> EvalConfig:
+    try:
+        text = work.suite.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{work.suite}: no suite here: `evalctl submit SUITE -w {work}` puts it in place") from None
+    return parse_suite(text, str(work.suite), work.root, check_files=False).eval
+
+
+def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: Any) -> int:
+    clock = SystemClock()
+    wake = Wake()
+    stop.on_signal = wake
+    service: Service | None = None
+    beat = HeartbeatWriter(
+        work.eval_heartbeat,
+        clock,
+        5.0,
+        counters=lambda: service.counters() if service is not None else {},
+        on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
+    )
+    beat.start()
+    events = Events(work.infer_status_root, wake, logger) if config.events else None
+    reader = HeartbeatReader(work.infer_heartbeats, clock, config.heartbeat_timeout)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["evald.score", "evald.summary"])
+    pool = ProcessPool(max_workers=config.max_num_workers, initializer=_die_with_parent, context=context)
+    try:
+        service = Service(work, config, reader, pool, events, stop, wake, clock, logger, beat.tick)
+        beat.set_state("running")
+        daemon.notify("READY=1")
+        daemon.run_loop(service.step, clock.monotonic, wake.wait)
+        code = service.finish()
+        beat.finish("finished" if not stop.event.is_set() else "aborted", service.reason)
+        logger.info("ended", scored=service.done, not_scored=len(service.unscored), exit_status=code, reason=service.reason)
+        return code
+    except BaseException as error:
+        beat.finish("aborted", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        if events is not None:
+            events.stop()
+        pool.stop()
+        pool.join(5.0)
+
+
+def _die_with_parent() -> None:
+    """A worker must not outlive an evald that was killed, and leaves Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+class Service:
+    """`step(now)` is one look at the work_dir; the loop around it lives in shared.daemon."""
+
+    def __init__(
+        self,
+        work: WorkDir,
+        config: EvalConfig,
+        reader: HeartbeatReader,
+        pool: ProcessPool,
+        events: Events | None,
+        stop: daemon.StopSignal,
+        wake: Wake,
+        clock: SystemClock,
+        log: Any,
+        tick: Callable[[], None],
+    ) -> None:
+        self._work = work
+        self._config = config
+        self._reader = reader
+        self._pool = pool
+        self._events = events
+        self._stop = stop
+        self._wake = wake
+        self._clock = clock
+        self._log = log
+        self._tick = tick
+        self._plan: Plan | None = None
+        self._plan_seen: tuple[int, int, int] | None = None
+        self._watch: Watch | None = None
+        self._running: dict[Pair, tuple[Future[None], ScoreJob]] = {}
+        self._incomplete: dict[Pair, str] = {}
+        self._failed: dict[Pair, str] = {}
+        self._summary: Future[None] | None = None
+        self._summary_at = 0.0
+        self._summary_due = False
+        self._started = clock.monotonic()
+        self._log_at = self._started + config.log_interval
+        self._swept = False
+        self._ended_at: float | None = None
+        self._trouble = ""
+        self.done = 0
+        self.reason = ""
+        self.unscored: dict[Pair, str] = {}
+
+    def counters(self) -> dict[str, float]:
+        waiting = len(self._watch.waiting) if self._watch is not None else 0
+        return {"scored": self.done, "failed": len(self._failed), "running": len(self._running), "waiting": waiting}
+
+    def step(self, now: float) -> float | None:
+        self._tick()
+        if self._stop.event.is_set():
+            self.reason = f"stopped by {self._stop.name}"
+            return None
+        if self._events is not None:
+            self._events.ensure()
+        ended = self._inference_ended(now)
+        try:
+            self._load_plan()
+            self._collect()
+            if self._watch is not None:
+                # A sweep reads every status: at the start, and once inference has ended; else the cheap scan.
+                full = not self._swept or ended
+                for pair, digests in self._watch.sweep() if full else self._watch.scan():
+                    self._submit(pair, digests)
+                self._swept = True
+            self._trouble = ""
+        except OSError as error:
+            # A mount that went away may come back; the heartbeat's silence decides how long that is waited for.
+            if str(error) != self._trouble:
+                self._log.warning("the work_dir can't be read; trying again", error=str(error))
+            self._trouble = str(error)
+        self._refresh_summary(now)
+        if now >= self._log_at:
+            self._log_at = now + self._config.log_interval
+            self._log.info("progress", **self.counters())
+        if self._watch is not None and not self._watch.waiting and not self._running:
+            return None
+        if ended and not self._running and self._may_leave(now):
+            self.reason = ended
+            return None
+        return min(self._config.watch_interval, 1.0) if ended or self._incomplete else self._config.watch_interval
+
+    def finish(self) -> int:
+        """Write down what was not scored and why, and the last summary; returns the exit status."""
+        for key, (future, _) in self._running.items():
+            future.cancel()
+            self.unscored[key] = self.reason
+            self._write(key, "pending", self.reason)
+        if self._watch is not None:
+            for key in sorted(self._watch.waiting - set(self._running)):
+                self.unscored[key] = reason = self._why_not(key)
+                self._log.warning("pair skipped", model=key[0], dataset=key[1], reason=reason)
+                self._write(key, "pending" if self._stop.event.is_set() else "fail", reason)
+        self.unscored |= self._failed
+        if self._watch is None:
+            self.reason = self.reason or "no plan"
+            self._log.error("nothing to score: no plan was written", reason=self.reason)
+            return INCOMPLETE
+        if self._summary is not None:
+            self._summary.cancel()
+        write_summary(str(self._work))
+        return INCOMPLETE if self.unscored else DONE
+
+    # --- inferd -------------------------------------------------------------------------------------------------
+
+    def _inference_ended(self, now: float) -> str:
+        """Why no more predictions will come, or "" while they may."""
+        verdict = self._reader.look()
+        last = self._reader.last
+        if verdict == "missing":
+            silent = self._reader.silent_for()
+            return f"inferd has not started: no heartbeat for {silent:.0f} s" if silent >= self._config.startup_timeout else ""
+        if verdict == "stale":
+            return f"inferd's heartbeat has not changed for {self._reader.silent_for():.0f} s"
+        if verdict in ("finished", "aborted"):
+            grace = min(self._config.startup_timeout, OLD_BEAT_GRACE * (last.interval if last else 5.0))
+            if self._reader.moved or now - self._started >= grace or self._all_ended():
+                return f"inferd {verdict}" + (f": {last.reason}" if last is not None and last.reason else "")
+        return ""
+
+    def _all_ended(self) -> bool:
+        """Whether each waiting pair's shards all say `done`: nothing more is to come, whoever may start."""
+        if self._watch is None:
+            return False
+        return all(
+            status is not None and status.state == "done" for key in self._watch.waiting for status in self._watch.statuses(key)
+        )
+
+    def _may_leave(self, now: float) -> bool:
+        """Whether a last look at what doesn't match its status yet has had its time."""
+        if self._ended_at is None:
+            self._ended_at = now
+            return False  # one more sweep, begun after the end was known
+        return not self._incomplete or now - self._ended_at >= min(SETTLE, self._config.heartbeat_timeout)
+
+    # --- pairs --------------------------------------------------------------------------------------------------
+
+    def _load_plan(self) -> None:
+        """Read the plan when it is new. Opening revalidates what NFS has cached, a bare stat would not."""
+        try:
+            with self._work.plan.open("rb") as file:
+                stat = _stat(file.fileno())
+        except FileNotFoundError:
+            return
+        if stat == self._plan_seen:
+            return
+        plan = read_plan(self._work)
+        if plan is None:
+            return
+        self._plan_seen = stat
+        if plan != self._plan:
+            self._log.info("plan read", pairs=len(plan.pairs))
+            self._plan = plan
+            self._watch = Watch(self._work, plan)
+            self._swept = False
+            self._failed.clear()
+            self._incomplete.clear()
+            self.done = 0
+            for key in self._watch.waiting:
+                self._reset(key)
+
+    def _reset(self, key: Pair) -> None:
+        """`pending`, unless a result stands: whether that one still holds is decided when its predictions are seen."""
+        try:
+            status = read_record(self._work.eval_status(*key), EvalStatus)
+        except WorkDirError:
+            status = None
+        if status is None or status.state != "pending":
+            self._write(key, "pending", "")
+
+    def _submit(self, pair: PlanPair, digests: tuple[str, ...]) -> None:
+        assert self._plan is not None
+        key = (pair.model, pair.dataset)
+        if key in self._running:
+            return
+        dataset = next(dataset for dataset in self._plan.datasets if dataset.abbr == pair.dataset)
+        job = ScoreJob(str(self._work), pair, dataset, digests, self._config.calibration_bins)
+        if self._stands(key, job):
+            self._end(key, "done", content=job.content())
+            return
+        if len(self._running) >= 2 * self._config.max_num_workers:
+            return  # it stays a candidate; the queue to the workers is kept short
+        self._write(key, "running", "")
+        future = self._pool.schedule(score_pair, args=(job,), timeout=self._config.pair_timeout)
+        future.add_done_callback(lambda _: self._wake())
+        self._running[key] = (future, job)
+
+    def _stands(self, key: Pair, job: ScoreJob) -> bool:
+        """Whether the result that lies there came from the same predictions, tasks and rules."""
+        try:
+            result = read_record(self._work.result(*key), PairResult, RESULT_LIMIT)
+        except WorkDirError:
+            return False
+        return result is not None and result.content == job.content() and self._work.scores(*key).is_file()
+
+    def _collect(self) -> None:
+        for key, (future, job) in list(self._running.items()):
+            if not future.done():
+                continue
+            del self._running[key]
+            try:
+                future.result()
+            except Incomplete as error:
+                self._incomplete[key] = str(error)
+                self._write(key, "pending", f"incomplete: {error}")
+            except TimeoutError:
+                self._end(key, "fail", f"scoring took longer than {self._config.pair_timeout:g} s")
+            except ProcessExpired as error:
+                self._end(key, "fail", f"the scoring process died: {error} (exit code {error.exitcode})")
+            except Exception as error:  # noqa: BLE001  # the edge of a worker: its failure is this pair's alone
+                self._end(key, "fail", f"scoring failed: {type(error).__name__}: {error}")
+            else:
+                self._end(key, "done", content=job.content())
+
+    def _end(self, key: Pair, state: PairState, reason: str = "", content: str = "") -> None:
+        assert self._watch is not None
+        self._watch.handled(key)
+        self._incomplete.pop(key, None)
+        self._summary_due = True
+        if state == "done":
+            self.done += 1
+            self._log.info("pair scored", model=key[0], dataset=key[1])
+        else:
+            self._failed[key] = reason
+            self._log.error("pair not scored", model=key[0], dataset=key[1], reason=reason)
+        self._write(key, state, reason, content)
+
+    def _why_not(self, key: Pair) -> str:
+        assert self._watch is not None
+        if key in self._incomplete:
+            return f"incomplete: {self._incomplete[key]}"
+        for status in self._watch.statuses(key):
+            if status is not None and status.state == "fail":
+                return f"inference failed: {status.reason}"
+            if status is None or status.state != "done":
+                counts = f"{status.completed}/{status.total} requests answered; " if status is not None else ""
+                return f"inference incomplete: {counts}{self.reason}"
+        return self.reason
+
+    def _write(self, key: Pair, state: PairState, reason: str, content: str = "") -> None:
+        status = EvalStatus(
+            model=key[0], dataset=key[1], state=state, reason=reason, content=content, updated_at=utc(self._clock.time())
+        )
+        try:
+            write_record(self._work.eval_status(*key), status)
+        except OSError as error:
+            self._log.warning("status can't be written", model=key[0], dataset=key[1], error=str(error))
+
+    # --- the summary --------------------------------------------------------------------------------------------
+
+    def _refresh_summary(self, now: float) -> None:
+        """Keep the summary fresh while pairs come in, in a worker, and no more often than it pays."""
+        if self._summary is not None:
+            if not self._summary.done():
+                return
+            if (error := self._summary.exception()) is not None:
+                self._log.warning("the summary could not be written; trying again", error=str(error))
+            self._summary = None
+            self._summary_at = now + self._config.watch_interval
+        if self._summary_due and now >= self._summary_at:
+            self._summary_due = False
+            self._summary = self._pool.schedule(write_summary, args=(str(self._work),))
+
+
+def _stat(fd: int) -> tuple[int, int, int]:
+    found = os.fstat(fd)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The seam between inferd and whatever answers: what an adapter is, and how a model's `type` becomes one.
+
+An adapter makes one call: no retry, no sleep, no log, no state per dataset. It returns a Generation or raises
+shared.errors.Retryable or Permanent; anything else that it raises is a defect of the adapter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, cast
+
+from inferd.adapters.builtin import BiasedAdapter, NoisyAdapter, RuleAdapter
+from inferd.adapters.openai import OpenAIAdapter, address_problems, header_problems
+from shared.config import InferConfig, ModelConfig
+from shared.errors import UsageError
+from shared.records import Generation, Prompt, TaskSpec
+
+ENTRY_POINTS = "tandem.adapters"
+ENDPOINTS = frozenset({"openai", "local"})
+BUILT_IN: Mapping[str, type[Any]] = {"rule": RuleAdapter, "noisy": NoisyAdapter, "biased": BiasedAdapter}
+
+
+class ModelAdapter(Protocol):
+    """Asks one model. `generate` is called from up to max_workers threads at once.
+
+    An adapter over a network also has `endpoint: str`, the address as it may be shown.
+    """
+
+    model_id: str
+
+    def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
+        """The model's answer to `prompt`. `task` is what the prompt was made from.
+
+        Raises shared.errors.Retryable (the same call may succeed later) or Permanent (it won't).
+        """
+
+
+def build_adapter(model: ModelConfig, *, infer: InferConfig, secret: Callable[[str], str | None]) -> ModelAdapter:
+    """The adapter for one model of the suite.
+
+    secret: gives the value of a variable, None if it isn't set. A `local` model's base_url must have been filled in.
+    Raises UsageError when the model can't be built as it is configured.
+    """
+    if model.type in ENDPOINTS:
+        return OpenAIAdapter(model, timeout=model.attempt_timeout or infer.attempt_timeout, secret=secret)
+    problems = check_adapter(model)
+    if problems:
+        raise UsageError(f"model {model.abbr}: {'; '.join(problems)}")
+    return cast(ModelAdapter, _load(model.type)(model_id=model.abbr, **model.options))
+
+
+def check_adapter(model: ModelConfig) -> list[str]:
+    """What is wrong with the model's type and what goes with it, as texts. Imports user code; connects nowhere."""
+    if model.type in ENDPOINTS:
+        problems = header_problems(model.headers)
+        return problems if model.type == "local" and not model.base_url else address_problems(model.base_url) + problems
+    if model.type not in BUILT_IN and ":" not in model.type and model.type not in _installed():
+        known = sorted({*ENDPOINTS, *BUILT_IN, *_installed()})
+        near = difflib.get_close_matches(model.type, known, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}, or `module:Class`"
+        return [f"no adapter is called {model.type!r}: {hint}"]
+    try:
+        made = _load(model.type)
+    except Exception as error:  # noqa: BLE001  # a user's module may raise anything when it is imported
+        return [f"the adapter {model.type!r} can't be loaded: {type(error).__name__}: {error}"]
+    if not callable(made):
+        return [f"the adapter {model.type!r} is no class"]
+    if not callable(getattr(made, "generate", None)):
+        return [f"the adapter {model.type!r} has no method `generate(prompt, task)`"]
+    try:
+        inspect.signature(made).bind(model_id=model.abbr, **model.options)
+    except TypeError as error:
+        return [f"the adapter {model.type!r} doesn't take these options: {error}"]
+    except ValueError:
+        pass  # a class without a signature, such as one written in C: building it will tell
+    return []
+
+
+def _load(name: str) -> Any:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        return found
+    return _installed()[name].load()
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}

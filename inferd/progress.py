@@ -1,0 +1,152 @@
+"""What the dispatcher knows of each shard and model. Only the dispatcher's thread touches these."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from inferd.adapters import ModelAdapter
+from inferd.limiter import Health, Permits
+from inferd.pool import Pool
+from inferd.scheduler import Scheduler
+from inferd.shards import Failure, Feed, Where
+from shared.claims import Claim
+from shared.config import ModelConfig
+from shared.journal import Tally, Target
+from shared.records import InferStatus, PairState, PlanPair, PlanShard
+from shared.requests import Request
+
+
+@dataclass(eq=False)
+class ShardRun:
+    """A shard while this inferd works on it."""
+
+    pair: PlanPair
+    shard: PlanShard
+    claim: Claim
+    feed: Feed
+    target: Target
+    tally: Tally
+    damaged: int
+    left: int  # requests not handed to a worker yet; an upper bound until the feed is exhausted
+    started_at: str
+    pending: int = 0  # requests the feed gave that have no durable end yet
+    filling: bool = False
+    exhausted: bool = False
+    finalising: bool = False
+    given_up: str = ""
+    in_flight: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reused: int = 0
+    failures: dict[Where, Failure] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
+    refused_for_good: int = 0
+    answered: int = 0
+    last_error: str = ""
+    served_models: set[str] = field(default_factory=set)
+
+    @property
+    def completed(self) -> int:
+        return sum(self.outcomes.values()) + sum(self.failed.values())
+
+    def drained(self) -> bool:
+        """Nothing is queued, in flight, waiting for a retry or waiting for its fsync."""
+        return (self.exhausted or bool(self.given_up)) and not self.filling and self.pending == 0
+
+    def status(self, state: PairState, now: str, *, reason: str = "", digest: str = "") -> InferStatus:
+        ended = state in ("done", "fail")
+        return InferStatus(
+            model=self.pair.model,
+            dataset=self.pair.dataset,
+            stem=self.shard.stem,
+            state=state,
+            plan_digest=self.pair.digest,
+            total=self.shard.requests,
+            completed=self.completed,
+            outcomes=dict(self.outcomes),
+            errors=dict(self.tally.errors),
+            failed=dict(self.failed),
+            attempts=self.tally.attempts,
+            reused=self.reused,
+            in_flight=self.in_flight,
+            prompt_tokens=self.tally.prompt_tokens,
+            completion_tokens=self.tally.completion_tokens,
+            cost=self.tally.cost,
+            digest=digest,
+            reason=reason,
+            started_at=self.started_at,
+            finished_at=now if ended else "",
+            updated_at=now,
+            claim=self.claim.token,
+            served_models=tuple(sorted(self.served_models)),
+            journal_damage=self.damaged,
+        )
+
+
+@dataclass(eq=False)
+class Job:
+    """One attempt on its way: which request, of whom, and the how-manieth try."""
+
+    lane: Lane
+    run: ShardRun
+    request: Request
+    attempt: int
+    sent: float = 0.0  # monotonic
+    abandoned: bool = False
+
+
+@dataclass(eq=False)
+class Lane:
+    """A model: its pool of workers under its permits, its queue over all its shards, its retries."""
+
+    model: ModelConfig
+    adapter: ModelAdapter
+    permits: Permits
+    health: Health
+    timeout: float
+    pool: Pool[Job]
+    queue: Scheduler[ShardRun, Request] = field(default_factory=Scheduler)
+    again: deque[Job] = field(default_factory=deque)  # retries that are due
+    waiting: deque[tuple[PlanPair, PlanShard]] = field(default_factory=deque)  # not opened yet
+    foreign: list[tuple[PlanPair, PlanShard]] = field(default_factory=list)  # another inferd has them
+    opening: int = 0
+    runs: set[ShardRun] = field(default_factory=set)
+    in_flight: dict[int, Job] = field(default_factory=dict)
+    _retries: list[tuple[float, int, Job]] = field(default_factory=list)
+    _order: int = 0
+
+    def retry_at(self, due: float, job: Job) -> None:
+        self._order += 1
+        heappush(self._retries, (due, self._order, job))
+
+    def next_retry(self) -> float | None:
+        return self._retries[0][0] if self._retries else None
+
+    def release_retries(self, now: float) -> None:
+        while self._retries and self._retries[0][0] <= now:
+            self.again.append(heappop(self._retries)[2])
+
+    def drop_retries(self, wanted: Callable[[Job], bool]) -> list[Job]:
+        """Take out the retries, due or not, for which `wanted` holds."""
+        dropped = [job for _, _, job in self._retries if wanted(job)] + [job for job in self.again if wanted(job)]
+        self._retries = [entry for entry in self._retries if not wanted(entry[2])]
+        heapify(self._retries)
+        self.again = deque(job for job in self.again if not wanted(job))
+        return dropped
+
+    @property
+    def retries(self) -> int:
+        return len(self._retries) + len(self.again)
+
+    def open_runs(self) -> int:
+        """Shards that still have requests to hand out, or are about to."""
+        return self.opening + sum(1 for run in self.runs if run.left > 0)
+
+    def samples_left(self) -> int:
+        return sum(max(run.left, 0) for run in self.runs)
+
+    @property
+    def finished(self) -> bool:
+        return not (self.waiting or self.foreign or self.opening or self.runs)

@@ -1,0 +1,289 @@
+"""inferd: composes the parts, runs them to an end, and tells it by exit status. The only place here that reads the environment.
+
+Exit status: 0 all pairs done; 3 some pairs failed or were left unfinished; 4 the budget ended it; 2 bad usage or a bad suite; 1 a
+fatal error.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from inferd import local_model, shards
+from inferd.adapters import build_adapter, check_adapter
+from inferd.dispatcher import Dispatcher
+from inferd.limiter import Budget, Health, Permits
+from inferd.pool import Pool
+from inferd.progress import Lane
+from inferd.shards import Shelf
+from shared import claims, daemon, log
+from shared.clock import SystemClock, utc
+from shared.config import InferConfig, ModelConfig, Suite, default_max_workers
+from shared.errors import Problem, SuiteError, TandemError, UsageError, WorkDirError
+from shared.heartbeat import HeartbeatWriter
+from shared.layout import WorkDir
+from shared.plan import make_plan, read_plan, suite_digest
+from shared.records import InferStatus, Plan
+from shared.secrets import lookup
+from shared.status import read_record, write_record
+from shared.suite import parse_suite
+
+DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = 0, 1, 2, 3, 4
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: inferd -w runs/first    (after: evalctl submit suite.toml -w runs/first)",
+)
+@click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite.")
+@click.option("--max-workers", type=click.IntRange(min=1), help="Requests in flight a model; wins over [infer] max_workers.")
+@click.option("--poll-interval", type=click.FloatRange(min=0, min_open=True), help="The longest sleep of the dispatcher, in seconds.")
+@click.option("--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.version_option(package_name="tandem-eval")
+def main(
+    work_dir: Path, max_workers: int | None, poll_interval: float | None, log_interval: float | None, verbose: bool
+) -> None:
+    """Ask the models: send every request of the plan in WORK_DIR and journal each answer as it comes.
+
+    Can be stopped at any moment and started again: what is journalled is not asked again. SIGTERM drains (what is in flight
+    ends and is kept), a second SIGTERM stops at once.
+    """
+    given = {"max_workers": max_workers, "poll_interval": poll_interval, "log_interval": log_interval}
+    sys.exit(run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose))
+
+
+def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int:
+    """Run to the end; returns the exit status. options: what wins over the suite's [infer] table."""
+    stop = daemon.StopSignal()
+    stop.install()
+    if not work.root.is_dir():
+        click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
+        return USAGE
+    logger = log.configure("inferd", work.log("inferd", socket.gethostname()), verbose=verbose)
+    try:
+        return _serve(work, options, stop, logger)
+    except UsageError as error:
+        for line in str(error).splitlines():
+            logger.error(line)
+        return error.exit_code
+    except (TandemError, OSError) as error:
+        logger.error("stopping", reason=f"{error}")
+        return error.exit_code if isinstance(error, TandemError) else FATAL
+
+
+def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
+    clock = SystemClock()
+    suite, text = _read_suite(work)
+    config = msgspec.structs.replace(suite.infer, **options)
+    with ExitStack() as stack:
+        first = claims.take(work.claim("inferd.lock"))
+        instance = "" if first is not None else os.urandom(4).hex()
+        if first is not None:
+            stack.enter_context(first)
+        else:
+            logger.warning("another inferd is at work here: sharing its plan", owner=claims.owner(work.claim("inferd.lock")))
+        dispatcher: Dispatcher | None = None
+        beat = HeartbeatWriter(
+            work.infer_heartbeat(instance),
+            clock,
+            config.heartbeat_interval,
+            counters=lambda: dispatcher.counters() if dispatcher is not None else {},
+            on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
+        )
+        beat.start()
+        try:
+            plan = _plan(work, suite, text, clock, beat.tick, logger)
+            suite = _with_local_servers(suite, stack, work, logger, beat.tick)
+            shelf = Shelf(work, plan)
+            _reset_statuses(shelf, clock, beat.tick)
+            secret = _Secrets()
+            dispatcher = Dispatcher(
+                shelf, config, Budget(suite.budget), clock, random.uniform, logger, secret.redact, beat.tick
+            )
+            for model in suite.models:
+                dispatcher.lanes.append(_lane(model, plan, config, secret.lookup, dispatcher.work))
+            beat.set_state("running")
+            daemon.notify("READY=1")
+            logger.info("running", pairs=len(plan.pairs), requests=sum(pair.requests for pair in plan.pairs))
+            return _run(dispatcher, config, stop, beat, clock, logger)
+        except BaseException as error:
+            reason = f"{error}" if isinstance(error, (TandemError, OSError)) else f"{type(error).__name__}: {error}"
+            beat.finish("aborted", reason)
+            raise
+
+
+def _run(
+    dispatcher: Dispatcher,
+    config: InferConfig,
+    stop: daemon.StopSignal,
+    beat: HeartbeatWriter,
+    clock: SystemClock,
+    logger: Any,
+) -> int:
+    """The loop, from the first request to the last status."""
+    stop.on_signal = dispatcher.wake
+
+    def step(now: float) -> float | None:
+        if stop.event.is_set() and not dispatcher.draining:
+            beat.set_state("draining", stop.name)
+            daemon.notify("STOPPING=1")
+            dispatcher.stop(stop.name, config.drain_timeout)
+        if stop.hurry.is_set():
+            dispatcher.stop(stop.name, 0.0)
+        return dispatcher.step(now)
+
+    daemon.run_loop(step, clock.monotonic, dispatcher.wait)
+    ended = dispatcher.close()
+    clean = not ended.failed and not ended.unfinished
+    if clean:
+        code, reason = DONE, ""
+    elif dispatcher.fatal:
+        code, reason = FATAL, dispatcher.fatal
+    elif dispatcher.over_budget:
+        code, reason = OVER_BUDGET, dispatcher.stop_reason
+    else:
+        code, reason = INCOMPLETE, dispatcher.stop_reason
+    beat.finish("aborted" if dispatcher.draining and not clean else "finished", reason)
+    logger.info("ended", done=ended.done, failed=ended.failed, unfinished=ended.unfinished, exit_status=code, reason=reason)
+    return code
+
+
+def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
+    try:
+        text = work.suite.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"{work.suite}: no suite here: `evalctl submit SUITE -w {work}` puts it in place") from None
+    # The datasets' own files are needed only by who plans: a planned work_dir goes on any host.
+    suite = parse_suite(text, str(work.suite), work.root, os.environ, check_files=False)
+    problems = [
+        Problem(f"models[{number}].type", problem)
+        for number, model in enumerate(suite.models)
+        for problem in check_adapter(model)
+    ]
+    if problems:
+        raise SuiteError(problems)
+    return suite, text
+
+
+def _plan(
+    work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Callable[[], None], logger: Any
+) -> Plan:
+    """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes it."""
+    claim = None
+    while claim is None:
+        claim = claims.take(work.claim("plan.lock"), timeout=1.0)
+        tick()
+    with claim:
+        plan = read_plan(work)
+        if plan is None or plan.suite_digest != suite_digest(text):
+            logger.info("planning")
+            plan = make_plan(work, suite, text, clock, tick=tick)
+    return plan
+
+
+def _reset_statuses(shelf: Shelf, clock: SystemClock, tick: Callable[[], None]) -> None:
+    """`pending` for every shard that isn't done as planned, so that no state of an earlier run is taken for this one's.
+
+    Shards that another inferd works on keep the status which that one writes.
+    """
+    for pair in shelf.plan.pairs:
+        for shard in pair.shards:
+            tick()
+            claim = claims.take(shelf.work.shard_claim(pair.model, shard.stem))
+            if claim is None:
+                continue
+            with claim:
+                path = shelf.work.infer_status(pair.model, shard.stem)
+                if shards.standing(shelf.work, pair, shard) is not None or _is_pending(path, pair.digest):
+                    continue
+                write_record(
+                    path,
+                    InferStatus(
+                        model=pair.model,
+                        dataset=pair.dataset,
+                        stem=shard.stem,
+                        state="pending",
+                        plan_digest=pair.digest,
+                        total=shard.requests,
+                        updated_at=utc(clock.time()),
+                    ),
+                )
+
+
+def _is_pending(path: Path, plan_digest: str) -> bool:
+    try:
+        status = read_record(path, InferStatus)
+    except WorkDirError:
+        return False
+    return status is not None and status.state == "pending" and status.plan_digest == plan_digest
+
+
+def _lane(
+    model: ModelConfig,
+    plan: Plan,
+    config: InferConfig,
+    secret: Callable[[str], str | None],
+    work: Callable[[Any], None],
+) -> Lane:
+    limit = model.max_workers or config.max_workers or default_max_workers()
+    if limit >= 1024:
+        sys.setswitchinterval(0.1)  # with so many threads the default 5 ms makes them fight over the interpreter
+    threading.stack_size(512 * 1024)
+    lane = Lane(
+        model=model,
+        adapter=build_adapter(model, infer=config, secret=secret),
+        permits=Permits(limit),
+        health=Health(config.unhealthy_after, config.unhealthy_timeout, config.fail_fast_after),
+        timeout=model.attempt_timeout or config.attempt_timeout,
+        pool=Pool(f"ask-{model.abbr}", limit, work),
+    )
+    lane.waiting.extend((pair, shard) for pair in plan.pairs if pair.model == model.abbr for shard in pair.shards)
+    return lane
+
+
+def _with_local_servers(
+    suite: Suite, stack: ExitStack, work: WorkDir, logger: Any, tick: Callable[[], None]
+) -> Suite:
+    """The suite with the address of a running server in each `local` model; the servers end with the stack."""
+    models = []
+    for model in suite.models:
+        if model.type == "local":
+            logger.info("starting the local model", model=model.abbr)
+            server = stack.enter_context(local_model.serve(model))
+            model = msgspec.structs.replace(model, base_url=server.base_url, version=model.version or local_model.identity(model))
+            tick()
+        models.append(model)
+    return msgspec.structs.replace(suite, models=tuple(models))
+
+
+class _Secrets:
+    """Hands out secrets to adapters and takes them out of every text that is kept."""
+
+    def __init__(self) -> None:
+        self._known: list[str] = []
+
+    def lookup(self, name: str) -> str | None:
+        value = lookup(name, os.environ)
+        if value:
+            self._known.append(value)
+        return value
+
+    def redact(self, text: str) -> str:
+        for value in self._known:
+            text = text.replace(value, "[redacted]")
+        return text
+
+
+if __name__ == "__main__":
+    main()

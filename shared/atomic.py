@@ -1,0 +1,156 @@
+"""Durable writes: the only place with os.replace, fsync and ftruncate.
+
+Guarantees (on a local filesystem, and on NFS with default options): after `replace` returned, a reader sees the whole new
+content or the whole old one, never a mixture, and the new content survives a power loss. After `AppendFile.append` returned, what
+was appended survives. Limits: two writers of one file are not arbitrated here (the layout gives each file
+one writer); a full disk shows as OSError at `replace` or `sync`, and the old content stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+FILE_MODE = 0o640
+FOLDER_MODE = 0o750
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Make `data` the content of `path`, atomically and durably. Its folder is made if missing."""
+    replace_lines(path, (data,))
+
+
+def replace_lines(path: Path, chunks: Iterable[bytes], *, tick: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    """Stream `chunks` into `path`, atomically and durably; returns (size in bytes, SHA-256) of what was written.
+
+    Nothing is seen of it before all chunks came; if `chunks` raises, nothing is left behind. tick: called now and then,
+    for whoever has to show that a long write goes on.
+    """
+    make_folder(path.parent)
+    # One temporary name for each process and target: what a killed writer left is overwritten, and never read.
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.new")
+    digest = hashlib.sha256()
+    size = 0
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        try:
+            for chunk in _batches(chunks):
+                write_all(fd, chunk)
+                digest.update(chunk)
+                size += len(chunk)
+                tick()
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass  # the first error is the one to tell
+        raise
+    sync_folder(path.parent)
+    return size, digest.hexdigest()
+
+
+def promote(staged: Path, path: Path) -> None:
+    """Give a file that is already durable its final name."""
+    os.replace(staged, path)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names created in or moved into `folder` survive a power loss."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The content of a regular file through a fresh open, so that a cached attribute is never believed.
+
+    Raises OSError as open and read do; ValueError when it isn't a regular file (a FIFO would block for ever) or is longer
+    than `limit` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError(f"{path}: not a regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path}: larger than {limit} bytes")
+    return data
+
+
+class AppendFile:
+    """A file that one writer only ever appends to.
+
+    `append` writes whole lines and makes them durable. When a write fails half-way (a full disk), the file is cut back
+    to its last good length, so that what was appended before stays readable and the same lines can be appended again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        self._size = 0
+        try:
+            sync_folder(path.parent)
+        except OSError:
+            self.close()
+            remove(path)  # so that the same claim can try again
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Write and make durable. Raises OSError (ENOSPC, EDQUOT, EIO ...); then nothing of `data` counts as written."""
+        try:
+            write_all(self._fd, data)
+            os.fdatasync(self._fd)
+        except OSError:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:
+                pass  # readers ignore a torn tail as well; the first error is the one to tell
+            raise
+        self._size += len(data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _batches(chunks: Iterable[bytes], size: int = 1 << 20) -> Iterable[bytes]:
+    """The same bytes in pieces of about `size`, so that many short lines cost few system calls."""
+    pending: list[bytes] = []
+    length = 0
+    for chunk in chunks:
+        pending.append(chunk)
+        length += len(chunk)
+        if length >= size:
+            yield b"".join(pending)
+            pending.clear()
+            length = 0
+    if pending:
+        yield b"".join(pending)

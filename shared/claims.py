@@ -1,0 +1,72 @@
+"""Claims: which process works on what. A lease held by a kernel lock, which goes with the process however it dies.
+
+Correctness never rests on a claim: whoever holds one writes to files that carry its token. It only keeps two processes from
+paying for the same answers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from shared.atomic import make_folder, read_regular, replace
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who holds a claim, for people: `<claim>.owner`.
+
+    {"token":"0a1b","host":"h1","pid":4242}
+    """
+
+    token: str
+    host: str
+    pid: int
+
+
+class Claim:
+    """A claim that is held until `release` or the process's end."""
+
+    def __init__(self, lock: FileLock, token: str, path: Path) -> None:
+        self._lock = lock
+        self._path = path
+        self.token = token
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Claim | None:
+    """The claim at `path`, or None when another holds it for longer than `timeout` seconds (-1: wait for ever)."""
+    make_folder(path.parent)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=timeout, poll_interval=poll_interval)
+    except Timeout:
+        return None
+    claim = Claim(lock, uuid.uuid4().hex, path)
+    replace(_owner_path(path), msgspec.json.encode(Owner(claim.token, socket.gethostname(), os.getpid())) + b"\n")
+    return claim
+
+
+def owner(path: Path) -> str:
+    """Who took the claim last, as a text for people."""
+    try:
+        known = msgspec.json.decode(read_regular(_owner_path(path), 4096), type=Owner)
+    except (OSError, ValueError, msgspec.DecodeError):
+        return "another process"
+    return f"process {known.pid} on {known.host}"
+
+
+def _owner_path(path: Path) -> Path:
+    return path.with_name(path.name + ".owner")

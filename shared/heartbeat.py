@@ -1,0 +1,147 @@
+"""Heartbeats: written by the process that does the work, judged by CHANGE on the reader's own monotonic clock.
+
+Clocks of two hosts are never compared, so skew and clock steps can neither kill nor immortalise a daemon. The beat is withheld
+when the work itself stopped moving (`tick` wasn't called for `stall_after` seconds), so that a hung daemon looks hung.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from shared.clock import Clock, utc
+from shared.errors import WorkDirError
+from shared.records import DaemonState, Heartbeat
+from shared.status import read_record, write_record
+
+
+class HeartbeatWriter:
+    """Beats every `interval` seconds from a thread of its own, so that no slow file or model holds it up."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        interval: float,
+        counters: Callable[[], dict[str, float]] = dict,
+        on_error: Callable[[Exception], None] = lambda error: None,
+        stall_after: float = 60.0,
+    ) -> None:
+        self.boot_id = uuid.uuid4().hex
+        self._path = path
+        self._clock = clock
+        self._interval = interval
+        self._counters = counters
+        self._on_error = on_error
+        self._stall_after = stall_after
+        self._state: DaemonState = "starting"
+        self._reason = ""
+        self._seq = 0
+        self._ticked = clock.monotonic()
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """The first beat is written before this returns: a work_dir that can't be written to fails here."""
+        self._beat()
+        self._thread.start()
+
+    def tick(self) -> None:
+        """The work moves, or there is none to do."""
+        self._ticked = self._clock.monotonic()
+
+    def set_state(self, state: DaemonState, reason: str = "") -> None:
+        """Tell the new state at once, not at the next beat."""
+        self._state, self._reason = state, reason
+        self.tick()
+        self._changed.set()
+
+    def finish(self, state: Literal["finished", "aborted"], reason: str = "", timeout: float = 10.0) -> None:
+        """The last beat. Waits at most `timeout` seconds for it: a hung mount must not keep the process."""
+        self._state, self._reason = state, reason
+        self._ended.set()
+        self._changed.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            self._changed.wait(self._interval)
+            self._changed.clear()
+            ended = self._ended.is_set()
+            if ended or self._clock.monotonic() - self._ticked < self._stall_after:
+                try:
+                    self._beat()
+                except (OSError, WorkDirError) as error:
+                    self._on_error(error)  # tried again at the next beat; a reader sees an old beat meanwhile
+            if ended:
+                return
+
+    def _beat(self) -> None:
+        self._seq += 1
+        write_record(
+            self._path,
+            Heartbeat(
+                time=utc(self._clock.time()),
+                seq=self._seq,
+                boot_id=self.boot_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                state=self._state,
+                interval=self._interval,
+                reason=self._reason,
+                counters=self._counters(),
+            ),
+        )
+
+
+Verdict = Literal["missing", "alive", "stale", "finished", "aborted"]
+
+
+class HeartbeatReader:
+    """Watches one or several beats of the same kind; inference lives while any of them changes."""
+
+    def __init__(self, paths: Callable[[], list[Path]], clock: Clock, timeout: float) -> None:
+        self._paths = paths
+        self._clock = clock
+        self._timeout = timeout
+        self._seen: dict[Path, tuple[str, int]] = {}
+        self._started = clock.monotonic()
+        self._changed_at: float | None = None
+        self.moved = False  # a beat was seen to change, rather than to lie there from an earlier run
+        self.trouble = ""
+        self.last: Heartbeat | None = None
+
+    def look(self) -> Verdict:
+        """Read the beats once. A beat that can't be read now (ESTALE, a vanished mount) is an unchanged beat, not a death."""
+        now = self._clock.monotonic()
+        beats: list[Heartbeat] = []
+        self.trouble = ""
+        try:
+            for path in self._paths():
+                beat = read_record(path, Heartbeat)
+                if beat is None:
+                    continue
+                beats.append(beat)
+                if self._seen.get(path) != (beat.boot_id, beat.seq):
+                    self.moved = self.moved or path in self._seen
+                    self._seen[path] = (beat.boot_id, beat.seq)
+                    self._changed_at = now
+                    self.last = beat
+        except (OSError, WorkDirError) as error:
+            self.trouble = str(error)
+        if self._changed_at is None:
+            return "missing"
+        if beats and not self.trouble and all(beat.state in ("finished", "aborted") for beat in beats):
+            return "aborted" if any(beat.state == "aborted" for beat in beats) else "finished"
+        return "alive" if now - self._changed_at < self._timeout else "stale"
+
+    def silent_for(self) -> float:
+        """Seconds since a beat was last seen to change, on this reader's clock (since it began to look, when none was)."""
+        return self._clock.monotonic() - (self._started if self._changed_at is None else self._changed_at)

@@ -1,0 +1,301 @@
+"""The journal: one line an attempt that ended, one file a claim, one writer a file.
+
+Invariant: a line counts once its fsync returned. Writing is group commit: a thread of its own gathers what came in during
+the last `commit_interval` and appends it with one write and one fdatasync a file. Reading splits bytes on newline only (an
+answer may hold U+2028); a torn last line is ignored, a line that is no record is counted and skipped, and its request is asked
+again. Journals are never rewritten or shortened (but for the half-written end of a failed write, by its own writer).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from shared.atomic import AppendFile
+from shared.layout import WorkDir
+from shared.records import ANSWERS, SCHEMA, Outcome, Usage
+
+READ_SIZE = 1 << 20
+MAX_LINE = 64 << 20  # an answer can't be larger: transports cap bodies below that
+
+
+def split_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(offset, line without its newline) of every whole line. A tail without newline is torn: it isn't told."""
+    rest = b""
+    start = 0
+    while chunk := file.read(READ_SIZE):
+        lines = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            yield start, line
+            start += len(line) + 1
+        if len(rest) > MAX_LINE:
+            # No newline for so long is damage, not a line. It is told in pieces, each of which readers skip and count.
+            yield start, rest
+            start += len(rest)
+            rest = b""
+
+
+class _HeadGeneration(Struct, frozen=True):
+    usage: Usage | None = None
+
+
+class AttemptHead(Struct, frozen=True):
+    """What resuming needs of an Attempt (or a Prediction); the rest of the line is skipped, which is faster than decoding it."""
+
+    key: str
+    doc_id: int
+    outcome: str
+    idx: int = 0
+    repeat: int = 0
+    schema: int = SCHEMA
+    error: str | None = None
+    cost: float = 0.0
+    generation: _HeadGeneration | None = None
+
+
+@dataclass
+class Tally:
+    """What the attempts of a shard came to, over all its journals."""
+
+    attempts: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def count(self, error: str | None, usage: Usage | None, cost: float) -> None:
+        self.attempts += 1
+        if error is not None:
+            self.errors[error] = self.errors.get(error, 0) + 1
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.completion_tokens += usage.completion_tokens
+        self.cost += cost
+
+
+_HEAD = msgspec.json.Decoder(AttemptHead)
+
+
+def read_heads(path: Path, on_damage: Callable[[], None]) -> Iterator[tuple[int, int, AttemptHead]]:
+    """(offset, length, head) of every readable line."""
+    with path.open("rb") as file:
+        for offset, line in split_lines(file):
+            try:
+                head = _HEAD.decode(line)
+                sound = _is_sound(head)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                sound = False
+            if sound:
+                yield offset, len(line), head
+            else:
+                on_damage()
+
+
+def _is_sound(head: AttemptHead) -> bool:
+    """Within the ranges that the index can hold. Raises ValueError when the key isn't hexadecimal."""
+    return (
+        head.schema == SCHEMA
+        and len(bytes.fromhex(head.key)) == 32
+        and 0 <= head.doc_id < MAX_DOCS
+        and 0 <= head.idx < MAX_IDX
+        and 0 <= head.repeat < MAX_REPEATS
+    )
+
+
+class AnswerIndex:
+    """Where the first answer of each request lies, over all journals of a shard.
+
+    Memory: 33 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND the
+    request_key: a row whose key no longer matches isn't an answer to what is asked now. Keys are held as their first 64 bits; as
+    the triple must match too, a false match needs a 1 in 2^64 accident at that very place.
+    """
+
+    def __init__(
+        self, journals: Iterable[Path], predictions: Path | None = None, *, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """predictions: the shard's predictions file, if there is one: it answers for journals that were cleared away."""
+        self.paths = tuple(journals) + ((predictions,) if predictions is not None else ())
+        self.damaged = 0
+        self.tally = Tally()
+        blocks: list[np.ndarray[Any, Any]] = []
+        rows: list[tuple[int, int, int, int, int, int]] = []
+        for number, path in enumerate(self.paths):
+            for offset, length, head in read_heads(path, self._count_damage):
+                if path is not predictions:
+                    self.tally.count(head.error, head.generation.usage if head.generation else None, head.cost)
+                if head.outcome in ANSWERS:
+                    order = _order(head.doc_id, head.idx, head.repeat)
+                    rows.append((order, _key64(head.key), number, length, offset, _CODES[head.outcome]))
+                    if len(rows) == _BLOCK:
+                        blocks.append(np.array(rows, dtype=_ROW))
+                        rows.clear()
+                        tick()
+        blocks.append(np.array(rows, dtype=_ROW))
+        table = np.concatenate(blocks)
+        # Stable: among equal requests the answer journalled first stays first, and wins.
+        self._table = table[np.argsort(table["order"], kind="stable")]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def cursor(self) -> Cursor:
+        return Cursor(self._table)
+
+    def _count_damage(self) -> None:
+        self.damaged += 1
+
+
+class Found(NamedTuple):
+    file: int  # position in AnswerIndex.paths
+    offset: int
+    length: int
+    outcome: Outcome
+
+
+class Cursor:
+    """Finds answers for requests that are asked about in increasing (doc_id, idx, repeat) order; one pass in all."""
+
+    def __init__(self, table: np.ndarray[Any, Any]) -> None:
+        self._rows = _tuples(table)
+        self._row = next(self._rows, None)
+
+    def find(self, doc_id: int, idx: int, repeat: int, key: str) -> Found | None:
+        """Where the request's answer lies, or None when it has none."""
+        wanted = _order(doc_id, idx, repeat)
+        row = self._row
+        while row is not None and row[0] < wanted:
+            row = next(self._rows, None)
+        found = None
+        prefix = _key64(key)
+        while row is not None and row[0] == wanted:
+            if found is None and row[1] == prefix:
+                found = Found(row[2], row[4], row[3], _OUTCOMES[row[5]])
+            row = next(self._rows, None)
+        self._row = row
+        return found
+
+
+_BLOCK = 65536
+_ROW = np.dtype(
+    [("order", "<u8"), ("key", "<u8"), ("file", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("outcome", "u1")]
+)
+_OUTCOMES: tuple[Outcome, ...] = ("ok", "truncated", "empty", "refused")
+_CODES: dict[str, int] = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
+MAX_DOCS, MAX_IDX, MAX_REPEATS = 1 << 32, 1 << 16, 1 << 16
+
+
+def _tuples(table: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    for start in range(0, len(table), _BLOCK):
+        yield from table[start : start + _BLOCK].tolist()
+
+
+def _order(doc_id: int, idx: int, repeat: int) -> int:
+    """(doc_id, idx, repeat) as one sortable number."""
+    return doc_id << 32 | idx << 16 | repeat
+
+
+def _key64(key: str) -> int:
+    return int.from_bytes(bytes.fromhex(key[:16]), "big")
+
+
+class JournalWriter:
+    """Group commit for all open journals of one process, on a thread of its own.
+
+    Callers `append` lines from any thread and hear through `committed(target, tokens)` when they are durable. When the disk
+    refuses, `failed(target, error)` is told once for each failed round, the lines are kept, and the next round tries again: nothing
+    that came in is dropped while the process lives.
+    """
+
+    def __init__(
+        self,
+        committed: Callable[[object, list[object]], None],
+        failed: Callable[[object, OSError], None],
+        commit_interval: float,
+    ) -> None:
+        self._committed = committed
+        self._failed = failed
+        self._interval = commit_interval
+        self._lock = threading.Lock()
+        self._pending: dict[Target, list[tuple[bytes, object]]] = {}
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def append(self, target: Target, line: bytes, token: object) -> None:
+        """Hand over one line (without newline). token: what `committed` will name it by."""
+        with self._lock:
+            rows = self._pending.get(target)
+            if rows is None:
+                self._pending[target] = rows = []
+            rows.append((line, token))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def backlog(self) -> int:
+        """Lines that aren't durable yet."""
+        with self._lock:
+            return sum(len(rows) for rows in self._pending.values())
+
+    def stop(self, timeout: float) -> bool:
+        """Commit what is left and end the thread; False when lines could not be saved within `timeout` seconds."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and self.backlog() == 0
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if not self._stop.is_set():
+                self._stop.wait(self._interval)  # gather company for the lines that are there
+            clean = self._commit_all()
+            if self._stop.is_set():
+                return  # one more try was made; the caller learns from backlog() what could not be saved
+            if not clean:
+                self._stop.wait(1.0)  # a full disk doesn't empty itself faster than that
+                self._wake.set()
+
+    def _commit_all(self) -> bool:
+        with self._lock:
+            batches, self._pending = self._pending, {}
+        clean = True
+        for target, rows in batches.items():
+            try:
+                target.file().append(b"".join(line + b"\n" for line, _ in rows))
+            except OSError as error:
+                clean = False
+                with self._lock:
+                    self._pending[target] = rows + self._pending.get(target, [])
+                self._failed(target, error)
+            else:
+                self._committed(target, [token for _, token in rows])
+        return clean
+
+
+class Target:
+    """One journal file to be: made at its first line, so that opening a shard that needs nothing leaves no empty file."""
+
+    def __init__(self, work: WorkDir, model: str, stem: str, claim: str) -> None:
+        self._path = work.journal(model, stem, claim)
+        self._file: AppendFile | None = None
+
+    def file(self) -> AppendFile:
+        """Only the journal's thread calls this."""
+        if self._file is None:
+            self._file = AppendFile(self._path)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

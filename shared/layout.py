@@ -1,0 +1,143 @@
+"""Where everything lies in a work_dir: the only place that joins paths under it. Each file has one writer.
+
+    suite.toml                                      evalctl  replaced     the suite as submitted; no secrets
+    plan.json                                       inferd   replaced     pairs, shards, counts, digests (evalctl submit may write it first)
+    tasks/<dataset>.jsonl                           inferd   replaced     the TaskSpec lines as planned; digest in the plan
+    infer_heartbeat                                 inferd   replaced     the beat of the inferd that came first
+    infer_heartbeat.<instance>                      inferd   replaced     ... of each further one
+    eval_heartbeat                                  evald    replaced
+    infer_status/<model>/<dataset>.json             inferd   replaced     progress and state of a shard
+    predictions/<model>/tmp_<dataset>.<claim>.jsonl inferd   append-only  the journal: one line an attempt that ended
+    predictions/<model>/<dataset>.jsonl             inferd   write-once   one line a request, in (doc_id, idx, repeat) order
+    eval_status/<model>/<dataset>.json              evald    replaced     pending / running / done / fail, with the reason
+    results/<model>/<dataset>.json                  evald    replaced     metrics, counts, provenance
+    results/<model>/<dataset>.scores.jsonl          evald    replaced     one line a task and metric
+    summary/{report.json,report.md,leaderboard.csv} evald    replaced     rebuilt identically from results/ at any time
+    claims/                                         both     locks        who works on what; hints, correctness never rests on them
+    logs/                                           both     append-only
+
+<model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ... after
+its name (`stem`). Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a status `done`
+finds the predictions it speaks of, and whoever sees predictions finds the plan.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.names import real_name, safe_name
+
+JOURNAL_PREFIX = "tmp_"  # no safe name begins so
+
+
+class WorkDir:
+    """Paths under one work_dir. Joins names, touches nothing."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    @property
+    def suite(self) -> Path:
+        return self.root / "suite.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    def tasks(self, dataset: str) -> Path:
+        return self.root / "tasks" / f"{safe_name(dataset)}.jsonl"
+
+    def staged_tasks(self, dataset: str) -> Path:
+        """Where a tasks file is written before the whole plan is known to be sound."""
+        return self.root / "tasks" / f".{safe_name(dataset)}.staged"
+
+    def infer_heartbeat(self, instance: str = "") -> Path:
+        return self.root / (f"infer_heartbeat.{instance}" if instance else "infer_heartbeat")
+
+    def infer_heartbeats(self) -> list[Path]:
+        """Every inferd's beat that is there, found by listing: a name once missed stays missing on NFS for a while."""
+        return sorted(path for path in self.root.iterdir() if path.name.split(".")[0] == "infer_heartbeat")
+
+    @property
+    def eval_heartbeat(self) -> Path:
+        return self.root / "eval_heartbeat"
+
+    @property
+    def infer_status_root(self) -> Path:
+        return self.root / "infer_status"
+
+    def infer_status(self, model: str, stem: str) -> Path:
+        return self.infer_status_root / safe_name(model) / f"{safe_name(stem)}.json"
+
+    @property
+    def predictions_root(self) -> Path:
+        return self.root / "predictions"
+
+    def predictions_folder(self, model: str) -> Path:
+        return self.predictions_root / safe_name(model)
+
+    def predictions(self, model: str, stem: str) -> Path:
+        return self.predictions_folder(model) / f"{safe_name(stem)}.jsonl"
+
+    def journal(self, model: str, stem: str, claim: str) -> Path:
+        return self.predictions_folder(model) / f"{JOURNAL_PREFIX}{safe_name(stem)}.{claim}.jsonl"
+
+    def journals(self, model: str, stem: str) -> list[Path]:
+        """Every journal of a shard, of whichever claim, in the order of their names."""
+        folder = self.predictions_folder(model)
+        if not folder.is_dir():
+            return []
+        prefix, suffix = f"{JOURNAL_PREFIX}{safe_name(stem)}.", ".jsonl"
+        return sorted(
+            path
+            for path in folder.iterdir()
+            # Exactly <prefix><claim>.jsonl: a claim is hexadecimal, so `a` never takes the journals of `a.b`.
+            if path.name.startswith(prefix)
+            and path.name.endswith(suffix)
+            and _is_claim(path.name[len(prefix) : -len(suffix)])
+        )
+
+    def finished_predictions(self) -> set[tuple[str, str]]:
+        """(model, stem) of every predictions file that is there, by listing folders."""
+        found = set()
+        if self.predictions_root.is_dir():
+            for folder in self.predictions_root.iterdir():
+                if not folder.is_dir():
+                    continue
+                for path in folder.iterdir():
+                    if path.suffix == ".jsonl" and not path.name.startswith((JOURNAL_PREFIX, ".")):
+                        found.add((real_name(folder.name), real_name(path.stem)))
+        return found
+
+    def eval_status(self, model: str, dataset: str) -> Path:
+        return self.root / "eval_status" / safe_name(model) / f"{safe_name(dataset)}.json"
+
+    def result(self, model: str, dataset: str) -> Path:
+        return self.root / "results" / safe_name(model) / f"{safe_name(dataset)}.json"
+
+    def scores(self, model: str, dataset: str) -> Path:
+        return self.root / "results" / safe_name(model) / f"{safe_name(dataset)}.scores.jsonl"
+
+    def summary(self, name: str) -> Path:
+        return self.root / "summary" / name
+
+    def claim(self, name: str) -> Path:
+        return self.root / "claims" / name
+
+    def shard_claim(self, model: str, stem: str) -> Path:
+        return self.root / "claims" / safe_name(model) / f"{safe_name(stem)}.lock"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def log(self, daemon: str, host: str) -> Path:
+        """One log a daemon and host: two hosts that append to one file over NFS lose lines."""
+        return self.logs / f"{daemon}.{safe_name(host)}.log"
+
+
+def _is_claim(text: str) -> bool:
+    return len(text) == 32 and all(letter in "0123456789abcdef" for letter in text)

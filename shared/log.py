@@ -1,0 +1,70 @@
+"""Logs: JSON lines in a file under logs/, and a readable line on a terminal. Nothing else prints from a daemon."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from shared.atomic import make_folder
+
+MAX_BYTES = 64 << 20
+BACKUPS = 4
+
+
+def configure(daemon: str, file: Path | None, *, verbose: bool = False) -> Any:
+    """Set up logging for one process and return its logger. file: where the JSON lines go; None for nowhere.
+
+    On stderr stand readable lines, from `info` up (`debug` with verbose). A log file that can't be opened or written to never
+    stops the daemon: what it says goes to stderr.
+    """
+    shared = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers.clear()
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)
+    console = logging.StreamHandler(sys.stderr)
+    console.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+            ]
+        )
+    )
+    root.addHandler(console)
+    logging.raiseExceptions = False
+    if file is not None:
+        try:
+            make_folder(file.parent)
+            handler = logging.handlers.RotatingFileHandler(
+                file, maxBytes=MAX_BYTES, backupCount=BACKUPS, encoding="utf-8", delay=True
+            )
+        except OSError as error:
+            structlog.get_logger().warning("no log file", path=str(file), error=str(error))
+        else:
+            handler.setFormatter(
+                structlog.stdlib.ProcessorFormatter(
+                    processors=[
+                        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                        structlog.processors.format_exc_info,
+                        structlog.processors.JSONRenderer(),
+                    ]
+                )
+            )
+            root.addHandler(handler)
+    logging.getLogger("watchdog").setLevel(logging.WARNING)
+    return structlog.get_logger(daemon).bind(daemon=daemon)

@@ -1,0 +1,151 @@
+"""The plan: everything that will be asked, fixed before the first request.
+
+Planning streams each dataset once into `tasks/<dataset>.jsonl` and records counts and digests. It is idempotent: planning the same
+suite over the same files again changes nothing, and pairs whose digest stays keep what they have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from shared import atomic, requests
+from shared.clock import Clock, utc
+from shared.config import DatasetConfig, ModelConfig, Suite
+from shared.errors import Problem, SuiteError, WorkDirError
+from shared.journal import MAX_DOCS, MAX_REPEATS, split_lines
+from shared.layout import WorkDir
+from shared.names import collisions
+from shared.records import Plan, PlanDataset, PlanPair, PlanShard, TaskSpec, encode_record
+from shared.status import MAX_PLAN_BYTES, read_record, write_record
+from shared.suite import dataset_path
+from shared.tasks import read_tasks
+
+_TASK = msgspec.json.Decoder(TaskSpec)
+
+
+def suite_digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def make_plan(
+    work: WorkDir, suite: Suite, text: bytes, clock: Clock, *, tick: Callable[[], None] = lambda: None
+) -> Plan:
+    """Write the tasks files and plan.json for `suite` (whose frozen text is `text`), under the caller's plan claim.
+
+    Raises SuiteError with every problem of every dataset file at once; then plan and tasks files are as they were. Killed between
+    the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it, planning again mends it.
+    """
+    planned: list[PlanDataset] = []
+    instances: dict[str, int] = {}
+    problems: list[Problem] = []
+    for dataset in suite.datasets:
+        counter = _Counter()
+        try:
+            tasks = read_tasks(dataset, dataset_path(suite, dataset))
+            _, digest = atomic.replace_lines(work.staged_tasks(dataset.abbr), counter.lines(tasks), tick=tick)
+        except SuiteError as error:
+            problems += error.problems
+            continue
+        instances[dataset.abbr] = counter.instances
+        planned.append(
+            PlanDataset(
+                abbr=dataset.abbr,
+                docs=counter.docs,
+                repeats=dataset.repeats,
+                digest=digest,
+                source=str(dataset_path(suite, dataset)),
+            )
+        )
+    problems += _too_many(planned)
+    if problems:
+        for dataset in suite.datasets:
+            atomic.remove(work.staged_tasks(dataset.abbr))
+        raise SuiteError(problems)
+    for dataset in suite.datasets:
+        atomic.promote(work.staged_tasks(dataset.abbr), work.tasks(dataset.abbr))
+    plan = Plan(
+        suite_digest=suite_digest(text),
+        created_at=utc(clock.time()),
+        datasets=tuple(planned),
+        pairs=tuple(
+            _pair(model, config, dataset, instances[dataset.abbr])
+            for model in suite.models
+            for config, dataset in zip(suite.datasets, planned, strict=True)
+        ),
+    )
+    old = _read_plan_if_sound(work)
+    if old is not None and msgspec.structs.replace(plan, created_at=old.created_at) == old:
+        return old
+    write_record(work.plan, plan)
+    return plan
+
+
+def read_plan(work: WorkDir) -> Plan | None:
+    return read_record(work.plan, Plan, MAX_PLAN_BYTES)
+
+
+def read_planned_tasks(work: WorkDir, dataset: str) -> Iterator[TaskSpec]:
+    """The tasks of a dataset as planned, in doc_id order."""
+    path = work.tasks(dataset)
+    with path.open("rb") as file:
+        for number, (_, line) in enumerate(split_lines(file), 1):
+            try:
+                yield _TASK.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise WorkDirError(f"{path}:{number}: damaged ({error}): submit the suite again") from None
+
+
+def tasks_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Counter:
+    """Counts what passes through on its way into the tasks file."""
+
+    def __init__(self) -> None:
+        self.docs = 0
+        self.instances = 0
+
+    def lines(self, tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
+        for task in tasks:
+            self.docs += 1
+            self.instances += requests.instances_of(task)
+            yield encode_record(task) + b"\n"
+
+
+def _pair(model: ModelConfig, config: DatasetConfig, dataset: PlanDataset, instances: int) -> PlanPair:
+    total = instances * dataset.repeats
+    digest = hashlib.sha256(b"\0".join((requests.pair_settings(model, config), dataset.digest.encode()))).hexdigest()
+    shard = PlanShard(stem=dataset.abbr, first=0, docs=dataset.docs, requests=total)
+    return PlanPair(
+        model=model.abbr,
+        dataset=dataset.abbr,
+        docs=dataset.docs,
+        instances=instances,
+        requests=total,
+        digest=digest,
+        shards=(shard,),
+    )
+
+
+def _too_many(datasets: list[PlanDataset]) -> list[Problem]:
+    problems = []
+    for dataset in datasets:
+        if dataset.docs >= MAX_DOCS or dataset.repeats >= MAX_REPEATS:
+            problems.append(Problem(dataset.abbr, f"at most {MAX_DOCS} docs and {MAX_REPEATS} repeats fit one dataset"))
+    problems += [
+        Problem(" and ".join(group), "these names collide as file names") for group in collisions(d.abbr for d in datasets)
+    ]
+    return problems
+
+
+def _read_plan_if_sound(work: WorkDir) -> Plan | None:
+    try:
+        return read_plan(work)
+    except WorkDirError:
+        return None  # damaged or of another version: what is written now replaces it
