@@ -44,9 +44,9 @@ def submit(path: Path, work: WorkDir, *, check_env: bool = True) -> Plan:
     """
     suite = check(path, check_env=check_env)
     make_folder(work.root)
-    claim = claims.take(work.claim("inferd.lock"))
+    claim = claims.take(work.inferd_claim, timeout=claims.START_PATIENCE)
     if claim is None:
-        owner = claims.owner(work.claim("inferd.lock"))
+        owner = claims.owner(work.inferd_claim)
         raise UsageError(f"{work}: inferd is at work here ({owner}): stop it before another suite is submitted")
     with claim:
         text = freeze(path.read_bytes(), path.absolute().parent).encode()

@@ -9,8 +9,8 @@ TASKS_NAME = "tasks.jsonl"
 
 SUITE = """\
 # What to run: every model below over every dataset below.
-#   check it:  evalctl check suite.toml
-#   run it:    evalctl run suite.toml --work-dir work
+#   check it:  evalctl validate suite.toml
+#   run it:    evalctl run suite.toml -w runs/first
 # Relative paths start from this file's folder.
 
 # --- models: one [[models]] table each ---

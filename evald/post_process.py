@@ -226,7 +226,7 @@ def _gsm8k(text: str) -> str | None:
 _WRAP = r"(?:[\s*_`\"'“‘(\[{$<【]|\\[a-z]{2,10}\{){0,8}"
 _END = r"(?![A-Za-z0-9'’À-ɏ]|-[A-Za-z])"  # "Let's", "A's" and "A-level" hold no choice
 _NO_WORD = (
-    r"(?!(?<=[AI])\s(?!(?:because|since|as|and|for|with|due|which|based|in|is)\b)[a-z])"  # nor "A dog", "I think"
+    r"(?!(?<=[AI])\s(?!(?:because|since|as|and|for|with|due|which|based|in|is)\b)[a-z])"
 )
 _LETTER = (
     rf"(?:(?:(?i:option|choice|letter|answer)\s{{1,3}}|选项|選項){_WRAP}(?P<option>[A-Z]){_END}"

@@ -70,9 +70,9 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
     logger = log.configure("evald", work.log("evald", socket.gethostname()), verbose=verbose)
     try:
         config = msgspec.structs.replace(_read_config(work), **options)
-        claim = claims.take(work.claim("evald.lock"))
+        claim = claims.take(work.evald_claim, timeout=claims.START_PATIENCE)
         if claim is None:
-            logger.error("another evald is at work here", owner=claims.owner(work.claim("evald.lock")))
+            logger.error("another evald is at work here", owner=claims.owner(work.evald_claim))
             return FATAL
         with claim:
             return _serve(work, config, stop, logger)

@@ -87,12 +87,12 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
     suite, text = _read_suite(work)
     config = msgspec.structs.replace(suite.infer, **options)
     with ExitStack() as stack:
-        first = claims.take(work.claim("inferd.lock"))
+        first = claims.take(work.inferd_claim, timeout=claims.START_PATIENCE)
         instance = "" if first is not None else os.urandom(4).hex()
         if first is not None:
             stack.enter_context(first)
         else:
-            logger.warning("another inferd is at work here: sharing its plan", owner=claims.owner(work.claim("inferd.lock")))
+            logger.warning("another inferd is at work here: sharing its plan", owner=claims.owner(work.inferd_claim))
         dispatcher: Dispatcher | None = None
         beat = HeartbeatWriter(
             work.infer_heartbeat(instance),
@@ -182,7 +182,7 @@ def _plan(
     """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes it."""
     claim = None
     while claim is None:
-        claim = claims.take(work.claim("plan.lock"), timeout=1.0)
+        claim = claims.take(work.plan_claim, timeout=1.0)
         tick()
     with claim:
         plan = read_plan(work)

@@ -6,6 +6,7 @@ paying for the same answers.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import uuid
@@ -15,6 +16,10 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from shared.atomic import make_folder, read_regular, replace
+
+
+START_PATIENCE = 0.5
+"""Seconds for which a daemon tries for its own claim, so that somebody's glance at it (`held`) doesn't turn it away."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -57,6 +62,27 @@ def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Cla
     claim = Claim(lock, uuid.uuid4().hex, path)
     replace(_owner_path(path), msgspec.json.encode(Owner(claim.token, socket.gethostname(), os.getpid())) + b"\n")
     return claim
+
+
+def held(path: Path) -> bool | None:
+    """Whether a live process holds the claim; None when this filesystem can't tell. Asking doesn't take it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        # Shared, and for an instant only: a daemon that starts just now tries again (`START_PATIENCE`).
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
+        return False
+    finally:
+        os.close(fd)
 
 
 def owner(path: Path) -> str:

@@ -109,7 +109,10 @@ class WorkDir:
                     continue
                 for path in folder.iterdir():
                     if path.suffix == ".jsonl" and not path.name.startswith((JOURNAL_PREFIX, ".")):
-                        found.add((real_name(folder.name), real_name(path.stem)))
+                        try:
+                            found.add((real_name(folder.name), real_name(path.stem)))
+                        except ValueError:
+                            continue  # somebody's own file: no name of ours comes out so
         return found
 
     def eval_status(self, model: str, dataset: str) -> Path:
@@ -124,11 +127,22 @@ class WorkDir:
     def summary(self, name: str) -> Path:
         return self.root / "summary" / name
 
-    def claim(self, name: str) -> Path:
-        return self.root / "claims" / name
+    @property
+    def inferd_claim(self) -> Path:
+        """Held by the inferd that came first."""
+        return self.root / "claims" / "inferd.lock"
+
+    @property
+    def evald_claim(self) -> Path:
+        return self.root / "claims" / "evald.lock"
+
+    @property
+    def plan_claim(self) -> Path:
+        """Held by whoever plans."""
+        return self.root / "claims" / "plan.lock"
 
     def shard_claim(self, model: str, stem: str) -> Path:
-        return self.root / "claims" / safe_name(model) / f"{safe_name(stem)}.lock"
+        return self.root / "claims" / "shards" / safe_name(model) / f"{safe_name(stem)}.lock"
 
     @property
     def logs(self) -> Path:

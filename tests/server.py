@@ -55,6 +55,7 @@ import urllib.request
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -449,6 +450,7 @@ def _stream(request: Request) -> tuple[list[bytes], str, bool]:
     raise ValueError(how)
 
 
+@cache
 def _bomb() -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     block = b" " * (1 << 20)
@@ -476,7 +478,7 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
     if how == "nobody":
         return 200, b""
     if how == "error200":
-        return 200, _error("the engine is sad", type="internal_error", code="engine_error")
+        return 200, _error("the engine is sad", type="odd_error", code="engine_error")
     if how == "error200-502":
         return 200, _error("Provider returned error", code=502)
     if how == "error200-flat":

@@ -14,7 +14,7 @@ def score(value: float | None) -> str:
 
 
 def span(value: Interval | None) -> str:
-    return UNKNOWN if value is None else f"[{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    return UNKNOWN if value is None else f"{100 * value.low:.1f} to {100 * value.high:.1f}"
 
 
 def share(value: float) -> str:

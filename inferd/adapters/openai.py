@@ -40,6 +40,8 @@ DONE_GRACE = 1.0
 FINISH_GRACE = 5.0
 """Seconds of silence after [DONE], and after a finish_reason, before a stream that isn't closed counts as complete."""
 
+_BOM = b"\xef\xbb\xbf"
+_MAX_LINES = 64  # of one event
 _SETTINGS = tuple(name for name in GenerationSettings.__struct_fields__ if name != "max_tokens")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -437,7 +439,7 @@ class _Stream:
         self._said = _Said()
         self._tokens: list[_Token] = []
         self._whole = _Answer()
-        self._rest = b""
+        self._parts: list[bytes] = []
         self._pending = b""
         self._plain: list[bytes] | None = None
 
@@ -446,24 +448,28 @@ class _Stream:
         if self._plain is not None:
             self._plain.append(piece)
             return
-        data = self._rest + piece if self._rest else piece
         if not self.begun:
-            data = data.removeprefix(b"\xef\xbb\xbf")
-            head = data.lstrip()[:1]
-            if not head:
-                self._rest = data
+            piece = (b"".join(self._parts) + piece).lstrip()
+            self._parts.clear()
+            if len(piece) < 3 and _BOM.startswith(piece):
+                self._parts.append(piece)
                 return
+            piece = piece.removeprefix(_BOM)
             self.begun = True
-            if head in (b"{", b"[", b"<"):
-                self._plain = [data]
+            if piece[:1] in (b"{", b"[", b"<"):
+                self._plain = [piece]
                 return
+        if b"\n" not in piece and b"\r" not in piece:
+            self._parts.append(piece)  # put together when its line ends, so that a long line costs no more than its length
+            return
+        data = b"".join(self._parts) + piece
         if b"\r" in data:
             held = b"\r" if data.endswith(b"\r") else b""  # perhaps the first half of a CRLF
             data = data[: len(data) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         else:
             held = b""
         *lines, rest = data.split(b"\n")
-        self._rest = rest + held
+        self._parts = [rest + held]
         for line in lines:
             self._line(line)
 
@@ -475,9 +481,9 @@ class _Stream:
     def end(self) -> None:
         """Nothing more comes: take what has no line feed after it."""
         if self._plain is None and self.begun:
-            for line in (*self._rest.rstrip(b"\r").split(b"\r"), b""):
+            for line in (*b"".join(self._parts).split(b"\r"), b""):
                 self._line(line)
-            self._rest = b""
+            self._parts.clear()
 
     def generation(self) -> Generation:
         """The answer. Raises Retryable incomplete_stream if the stream ended before it did."""
@@ -506,6 +512,8 @@ class _Stream:
         chunk = _decode(data)
         if chunk is None:
             self._pending = data
+            if data.count(b"\n") >= _MAX_LINES:
+                self._line(b"")
             return
         self._pending = b""
         if chunk.error or chunk.object == "error" or (not chunk.choices and chunk.usage is None):

@@ -88,11 +88,11 @@ class Redactor:
     def quote(self, text: str | bytes, limit: int = QUOTED) -> str:
         """The text in one line of at most about `limit` characters: no secrets, no control characters."""
         room = 65536 + self._longest
-        if isinstance(text, bytes):
-            text = text[: 4 * room].decode("utf-8", "replace")
+        head = text[:room]
+        told = self(head if isinstance(head, str) else head.decode("utf-8", "replace"))
         if len(text) > room:
-            text = text[: room - self._longest]  # no part of a secret is left at the cut: the whole of it or nothing
-        line = _CONTROL.sub(_escape, _SPACE.sub(" ", self(text)).strip())
+            told = told[: max(0, len(told) - self._longest)]  # the start of a secret may stand at the cut
+        line = _CONTROL.sub(_escape, _SPACE.sub(" ", told).strip())
         return line if len(line) <= limit else line[:limit] + "..."
 
 
@@ -290,8 +290,8 @@ def url_secrets(url: str) -> list[str]:
     info = parts.netloc.rpartition("@")[0]
     if info:
         plain = unquote(info)
-        found += [info, plain, unquote(info.partition(":")[2]), b64encode(plain.encode()).decode()]
-    return [form for value in found for form in {value, unquote(value)} if form]
+        found += [info, info.partition(":")[2], b64encode(plain.encode()).decode()]
+    return [form for value in found for form in (value, unquote(value)) if form]
 
 
 def _authority() -> list[tuple[int, str]]:

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Seconds depend on the machine and what else runs on it; a test that means them measures them itself.
+settings.register_profile("tandem", deadline=None)
+settings.load_profile("tandem")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,251 @@
+"""evalctl: the command line. Each command checks its input, calls one function, and turns errors into an exit status.
+
+Exit status of every command: 0 clean, 1 failure, 2 bad usage or a bad suite, 3 some pairs are missing.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from evalctl import demo as demo_run
+from evalctl import template
+from evalctl.estimate import estimate
+from evalctl.run import run_daemons
+from evalctl.state import read_state
+from evalctl.submit import check, submit
+from evalctl.tables import clean, leaderboard_table, state_table
+from evald.leaderboard import Report
+from evald.report.markdown import markdown
+from evald.summary import read_report, write_summary
+from shared.errors import TandemError
+from shared.layout import WorkDir
+from shared.records import encode_record
+
+WORK_DIR = click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The run's folder.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
+SUITE = click.argument("suite", type=click.Path(path_type=Path))
+
+
+class Commands(click.Group):
+    """Turns Tandem's errors into one text on stderr and their exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TandemError as error:
+            for line in str(error).splitlines():
+                click.echo(clean(line), err=True)
+            sys.exit(error.exit_code)
+        except OSError as error:
+            click.echo(f"evalctl: {clean(str(error))}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tandem-eval")
+def main() -> None:
+    """Evaluate language models over an API at large scale.
+
+    \b
+    A first run:
+      evalctl init my-suite && evalctl run my-suite/suite.toml -w runs/first
+    On servers, with both daemons under a supervisor:
+      evalctl submit suite.toml -w /srv/tandem/run1
+      inferd -w /srv/tandem/run1      and      evald -w /srv/tandem/run1
+      evalctl status -w /srv/tandem/run1 --watch
+    """
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
+def init(folder: Path) -> None:
+    """Write a commented suite and its tasks into FOLDER, to start from.
+
+    \b
+    Example: evalctl init my-suite
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("suite.toml", template.SUITE), (template.TASKS_NAME, template.TASKS)):
+        try:
+            with (folder / name).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise click.UsageError(f"{folder / name} is there already: name another folder") from None
+    click.echo(f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; next: evalctl run {folder / 'suite.toml'} -w RUN")
+
+
+@main.command()
+@SUITE
+@AS_JSON
+def validate(suite: Path, as_json: bool) -> None:
+    """Check SUITE and every file it names; print what it would ask, and about what that costs. Starts nothing.
+
+    \b
+    Example: evalctl validate suite.toml
+    """
+    counts = estimate(check(suite))
+    if as_json:
+        click.echo(encode_record(counts).decode())
+        return
+    for line in counts.lines():
+        click.echo(line)
+
+
+@main.command("submit")
+@SUITE
+@WORK_DIR
+@click.option("--no-env", is_flag=True, help="Don't ask for API key variables here: inferd does, on its own host.")
+def submit_command(suite: Path, work_dir: Path, no_env: bool) -> None:
+    """Check SUITE, freeze it into WORK_DIR with its plan and tasks. Starts nothing.
+
+    \b
+    Example: evalctl submit suite.toml -w /srv/tandem/run1
+    Then, on any host that sees the folder: inferd -w /srv/tandem/run1, and evald -w /srv/tandem/run1
+    """
+    plan = submit(suite, WorkDir(work_dir), check_env=not no_env)
+    requests = sum(pair.requests for pair in plan.pairs)
+    click.echo(f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; next: inferd -w {work_dir} and evald -w {work_dir}")
+
+
+@main.command()
+@SUITE
+@WORK_DIR
+@AS_JSON
+@click.option("--progress/--no-progress", default=True, help="Show progress on stderr.")
+def run(suite: Path, work_dir: Path, as_json: bool, progress: bool) -> None:
+    """Run SUITE in WORK_DIR: both daemons, live progress, and the leaderboard at the end.
+
+    Stopped (Ctrl-C) or killed, it goes on where it was when started again with the same WORK_DIR.
+
+    \b
+    Example: evalctl run suite.toml -w runs/first
+    """
+    work = WorkDir(work_dir)
+    submit(suite, work)
+    ended = run_daemons(work, Console(stderr=True), progress=progress)
+    if ended.exit_code != 2:
+        _show(read_report(work), as_json=as_json)
+    sys.exit(ended.exit_code)
+
+
+@main.command()
+@WORK_DIR
+@AS_JSON
+@click.option("--watch", is_flag=True, help="Keep showing it until both daemons have ended.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks with --watch.")
+def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
+    """Show what stands in WORK_DIR: pairs, progress, errors, and whether the daemons live.
+
+    \b
+    Examples:
+      evalctl status -w runs/first
+      evalctl status -w runs/first --watch
+      evalctl status -w runs/first --json | jq .pairs
+    """
+    work = WorkDir(work_dir)
+    if not watch:
+        state = read_state(work, time.time())
+        if as_json:
+            click.echo(encode_record(state).decode())
+        else:
+            Console().print(state_table(state))
+        return
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            state = read_state(work, time.time())
+            if as_json:
+                click.echo(encode_record(state).decode())
+            else:
+                live.update(state_table(state), refresh=True)
+            if all(view.state in ("finished", "aborted", "gone") for view in (*state.inferd, state.evald)):
+                return
+            time.sleep(interval)
+
+
+@main.command()
+@WORK_DIR
+@AS_JSON
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout instead of a table.")
+@click.option("--write", is_flag=True, help="Also write summary/ anew.")
+def report(work_dir: Path, as_json: bool, as_markdown: bool, write: bool) -> None:
+    """Show the leaderboard of what is scored in WORK_DIR so far.
+
+    \b
+    Examples:
+      evalctl report -w runs/first
+      evalctl report -w runs/first --json | jq .leaderboard
+    """
+    work = WorkDir(work_dir)
+    found = read_report(work)
+    if write:
+        write_summary(str(work))
+    if as_markdown:
+        click.echo(markdown(found))
+    else:
+        _show(found, as_json=as_json)
+    sys.exit(0 if found.summary.pairs_scored == found.summary.pairs else 3)
+
+
+@main.command()
+@click.option("-w", "--work-dir", type=click.Path(path_type=Path), help="The run's folder; a temporary one by default.")
+@click.option("--with-local-model", is_flag=True, help="Add a real small model, served on this machine (extra `local`).")
+@AS_JSON
+@click.option("--progress/--no-progress", default=True, help="Show progress on stderr.")
+def demo(work_dir: Path | None, with_local_model: bool, as_json: bool, progress: bool) -> None:
+    """Ten tasks, every metric, three built-in models, through the real daemons: does all of it work here?
+
+    \b
+    Examples:
+      evalctl demo
+      evalctl demo --with-local-model -w runs/demo
+    """
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="tandem-demo-") as scratch:
+        result = demo_run.run(work_dir or Path(scratch), console, with_local_model=with_local_model, progress=progress)
+    if as_json:
+        click.echo(msgspec.json.format(encode_record(result), indent=1).decode())
+    elif result.report is not None:
+        Console().print(leaderboard_table(result.report))
+    for error in result.errors:
+        click.echo(f"demo: {clean(error.check)}: {clean(error.reason)}", err=True)
+    if result.ok and not as_json:
+        click.echo("demo: everything works here")
+    sys.exit(0 if result.ok else result.exit_code)
+
+
+@main.command("serve-model")
+@click.option("--gguf", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Other weights than the embedded model's.")
+@click.option("--parallel", type=click.IntRange(min=1), help="Requests answered at once.")
+@click.option("--context", type=click.IntRange(min=256), help="Tokens one request may take, prompt and answer together.")
+def serve_model(gguf: Path | None, parallel: int | None, context: int | None) -> None:
+    """Serve the embedded real model on loopback, as an API to try suites on, until Ctrl-C.
+
+    \b
+    Example: evalctl serve-model
+    Then in a suite: type = "openai", base_url = the address it prints.
+    """
+    from evalctl.serve_model import serve_until_stopped
+
+    given = {"gguf": str(gguf.absolute()) if gguf is not None else None, "parallel": parallel, "context": context}
+    serve_until_stopped({name: value for name, value in given.items() if value is not None})
+
+
+def _show(found: Report, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.format(encode_record(found), indent=1).decode())
+    else:
+        Console().print(leaderboard_table(found))
+
+
+if __name__ == "__main__":
+    main()

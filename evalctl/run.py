@@ -1,0 +1,150 @@
+"""`evalctl run`: both daemons as processes, progress while they work, the table at the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from rich.console import Console
+from rich.live import Live
+
+from evalctl.state import State, read_state
+from evalctl.tables import clean, state_table
+from shared.errors import WorkDirError
+from shared.layout import WorkDir
+
+REFRESH = 0.5  # seconds between looks at the work_dir
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Exit statuses of the two daemons. A negative one is the signal that killed it."""
+
+    inferd: int
+    evald: int
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 failure, 2 usage, 3 some pairs missing."""
+        codes = {self.inferd, self.evald}
+        if codes == {0}:
+            return 0
+        if 2 in codes:
+            return 2
+        return 1 if any(code == 1 or code < 0 for code in codes) else 3
+
+
+class Daemon:
+    """One of the two, as a process of its own; what it says on stderr is kept for when it fails."""
+
+    def __init__(self, name: str, work: WorkDir) -> None:
+        self.name = name
+        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{name}.service", "-w", str(work)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C reaches us, and we tell them in order
+        )
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def last_words(self, lines: int = 8) -> list[str]:
+        self._said.seek(0)
+        return [clean(line) for line in self._said.read().decode(errors="replace").splitlines()[-lines:]]
+
+
+def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
+    """Start both, show what they do, wait for both. Ctrl-C (or SIGTERM) drains them; a second one kills them."""
+    with _signals() as caught:
+        daemons = [Daemon("inferd", work), Daemon("evald", work)]
+        try:
+            _follow(work, console, daemons, caught, progress=progress)
+        finally:
+            for daemon in daemons:
+                if daemon.process.poll() is None:
+                    daemon.process.kill()
+                daemon.process.wait()
+    for daemon in daemons:
+        if daemon.process.returncode not in (0, 3, 4):
+            console.print(f"{daemon.name} ended with {_status(daemon.process.returncode)}:", markup=False, style="red")
+            for line in daemon.last_words():
+                console.print(f"  {line}", markup=False, highlight=False)
+    return Ended(daemons[0].process.returncode, daemons[1].process.returncode)
+
+
+def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list[int], *, progress: bool) -> None:
+    told = 0
+    inferd, evald = daemons
+    live = progress and console.is_terminal
+    with Live(console=console, refresh_per_second=4, transient=True) if live else _no_live() as view:
+        last_line = 0.0
+        while any(daemon.process.poll() is None for daemon in daemons):
+            if len(caught) > told:
+                told = len(caught)
+                if told > 1:
+                    return
+                console.print("stopping: what is in flight ends and is kept (again to stop at once)")
+                inferd.stop()
+            if told and inferd.process.poll() is not None:
+                evald.stop()
+            if inferd.process.poll() in (1, 2):
+                evald.stop()  # it never got to work: there is nothing to wait for
+            state = _state(work)
+            if state is not None and isinstance(view, Live):
+                view.update(state_table(state))
+            elif state is not None and progress and time.monotonic() - last_line >= 10:
+                last_line = time.monotonic()
+                done = sum(pair.eval == "done" for pair in state.pairs)
+                console.print(f"{state.completed}/{state.requests} requests, {done}/{len(state.pairs)} pairs scored", highlight=False)
+            _wait_any(daemons, REFRESH)
+
+
+def _wait_any(daemons: list[Daemon], timeout: float) -> None:
+    """Until one of those that run has ended, or the time is up."""
+    for daemon in daemons:
+        if daemon.process.poll() is None:
+            try:
+                daemon.process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                pass
+            return
+
+
+def _state(work: WorkDir) -> State | None:
+    try:
+        return read_state(work, time.time())
+    except (OSError, WorkDirError):
+        return None  # shown again in a moment; the daemons themselves report what is wrong
+
+
+def _status(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask us to stop, instead of dying from them while children run."""
+    caught: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: caught.append(got)) for number in SIGNALS}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _no_live() -> Iterator[None]:
+    yield None

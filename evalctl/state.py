@@ -1,0 +1,203 @@
+"""What a work_dir says of itself, put together for people and for `--json`. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from shared import claims
+from shared.clock import utc
+from shared.errors import WorkDirError
+from shared.layout import WorkDir
+from shared.plan import read_plan
+from shared.records import EvalStatus, Heartbeat, InferStatus, PairState, PlanPair, Record
+from shared.status import read_record
+
+
+class DaemonView(Struct, frozen=True, kw_only=True):
+    """A daemon as its beat and its claim show it. meaning: that in words."""
+
+    state: Literal["not started", "starting", "running", "draining", "finished", "aborted", "gone"]
+    meaning: str
+    host: str = ""
+    pid: int = 0
+    beat_at: str = ""
+    reason: str = ""
+    counters: dict[str, float] = {}
+
+
+class PairView(Struct, frozen=True, kw_only=True):
+    """A pair's inference and scoring. rate: answers a second of this run; eta_seconds: at that rate."""
+
+    model: str
+    dataset: str
+    infer: PairState
+    eval: PairState
+    total: int
+    completed: int
+    reused: int
+    in_flight: int
+    attempts: int
+    outcomes: dict[str, int]
+    errors: dict[str, int]
+    failed: dict[str, int]
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    rate: float | None
+    eta_seconds: float | None
+    reason: str
+
+
+class State(Record, frozen=True, kw_only=True):
+    """The whole of `evalctl status --json`. rate and eta_seconds: over all pairs. docs, instances, requests: as planned."""
+
+    work_dir: str
+    as_of: str
+    inferd: tuple[DaemonView, ...]
+    evald: DaemonView
+    docs: int
+    instances: int
+    requests: int
+    completed: int
+    attempts: int
+    errors: dict[str, int]
+    rate: float | None
+    eta_seconds: float | None
+    cost: float
+    pairs: tuple[PairView, ...]
+
+
+def read_state(work: WorkDir, now: float) -> State:
+    """Raises WorkDirError when there is no plan, or a file of the work_dir is damaged."""
+    if not work.root.is_dir():
+        raise WorkDirError(f"{work}: no such folder")
+    plan = read_plan(work)
+    if plan is None:
+        raise WorkDirError(f"{work}: no plan here: `evalctl submit SUITE -w {work}` makes one")
+    pairs = tuple(_pair(work, pair) for pair in plan.pairs)
+    rates = [pair.rate for pair in pairs if pair.rate is not None and pair.infer == "running"]
+    rate = sum(rates) if rates else None
+    left = sum(pair.total - pair.completed for pair in pairs)
+    return State(
+        work_dir=str(work),
+        as_of=utc(now),
+        inferd=_inferds(work),
+        evald=_daemon(work.eval_heartbeat, work.evald_claim, "evald"),
+        docs=sum(pair.docs for pair in plan.pairs),
+        instances=sum(pair.instances for pair in plan.pairs),
+        requests=sum(pair.requests for pair in plan.pairs),
+        completed=sum(pair.completed for pair in pairs),
+        attempts=sum(pair.attempts for pair in pairs),
+        errors=_merged(pair.errors for pair in pairs),
+        rate=rate,
+        eta_seconds=left / rate if rate else None,
+        cost=sum(pair.cost for pair in pairs),
+        pairs=pairs,
+    )
+
+
+def _merged(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    merged: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            merged[name] = merged.get(name, 0) + count
+    return merged
+
+
+def _inferds(work: WorkDir) -> tuple[DaemonView, ...]:
+    beats = work.infer_heartbeats() or [work.infer_heartbeat()]
+    first = work.infer_heartbeat()
+    return tuple(_daemon(path, work.inferd_claim if path == first else None, "inferd") for path in beats)
+
+
+def _daemon(path: Path, claim: Path | None, name: str) -> DaemonView:
+    """Alive is who holds the claim: a kernel lock that goes with its process, so no clock has to be believed."""
+    try:
+        beat = read_record(path, Heartbeat)
+    except (WorkDirError, OSError) as error:
+        return DaemonView(state="not started", meaning=f"its heartbeat can't be read: {error}")
+    if beat is None:
+        return DaemonView(state="not started", meaning=f"no heartbeat yet: start {name}")
+    state: Literal["not started", "starting", "running", "draining", "finished", "aborted", "gone"] = beat.state
+    meaning = {
+        "starting": "reads the suite and plans",
+        "running": "at work",
+        "draining": "ends what is in flight, asks nothing new",
+        "finished": "came to its end",
+        "aborted": "stopped before its end",
+    }[beat.state]
+    if state in ("starting", "running", "draining") and claim is not None:
+        held = claims.held(claim)
+        if held is False:
+            state, meaning = "gone", f"its process has died: start {name} again, nothing journalled is lost"
+        elif held is None:
+            meaning += " by its own word (locks can't be tested here: see whether the beat changes)"
+    return DaemonView(
+        state=state,
+        meaning=meaning,
+        host=beat.host,
+        pid=beat.pid,
+        beat_at=beat.time,
+        reason=beat.reason,
+        counters=beat.counters,
+    )
+
+
+def _pair(work: WorkDir, pair: PlanPair) -> PairView:
+    shards = [_of_plan(read_record(work.infer_status(pair.model, shard.stem), InferStatus), pair) for shard in pair.shards]
+    known = [status for status in shards if status is not None]
+    scored = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
+    states = {status.state if status is not None else "pending" for status in shards}
+    completed = sum(status.completed for status in known)
+    rates = [rate for status in known if (rate := _rate(status)) is not None]
+    rate = sum(rates) if rates else None
+    infer = _worst(states)
+    reasons = [status.reason for status in known if status.reason]
+    return PairView(
+        model=pair.model,
+        dataset=pair.dataset,
+        infer=infer,
+        eval=scored.state if scored is not None else "pending",
+        total=pair.requests,
+        completed=completed,
+        reused=sum(status.reused for status in known),
+        in_flight=sum(status.in_flight for status in known),
+        attempts=sum(status.attempts for status in known),
+        outcomes=_merged(status.outcomes for status in known),
+        errors=_merged(status.errors for status in known),
+        failed=_merged(status.failed for status in known),
+        prompt_tokens=sum(status.prompt_tokens for status in known),
+        completion_tokens=sum(status.completion_tokens for status in known),
+        cost=sum(status.cost for status in known),
+        rate=rate,
+        eta_seconds=(pair.requests - completed) / rate if rate and infer == "running" else None,
+        reason="; ".join(reasons) or (scored.reason if scored is not None else ""),
+    )
+
+
+def _of_plan(status: InferStatus | None, pair: PlanPair) -> InferStatus | None:
+    return status if status is not None and status.plan_digest == pair.digest else None
+
+
+def _worst(states: set[PairState]) -> PairState:
+    if "fail" in states:
+        return "fail"
+    if len(states) == 1:
+        return next(iter(states))
+    return "running"
+
+
+def _rate(status: InferStatus) -> float | None:
+    """Both stamps are of the one clock that wrote the status."""
+    fresh = status.completed - status.reused
+    try:
+        seconds = (datetime.fromisoformat(status.updated_at) - datetime.fromisoformat(status.started_at)).total_seconds()
+    except ValueError:
+        return None
+    return fresh / seconds if fresh > 0 and seconds > 0 else None
+
