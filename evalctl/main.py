@@ -80,7 +80,9 @@ def init(folder: Path) -> None:
                 file.write(text)
         except FileExistsError:
             raise click.UsageError(f"{folder / name} is there already: name another folder") from None
-    click.echo(f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; next: evalctl run {folder / 'suite.toml'} -w RUN")
+    click.echo(
+        f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; next: evalctl run {folder / 'suite.toml'} -w RUN"
+    )
 
 
 @main.command()
@@ -113,7 +115,9 @@ def submit_command(suite: Path, work_dir: Path, no_env: bool) -> None:
     """
     plan = submit(suite, WorkDir(work_dir), check_env=not no_env)
     requests = sum(pair.requests for pair in plan.pairs)
-    click.echo(f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; next: inferd -w {work_dir} and evald -w {work_dir}")
+    click.echo(
+        f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; next: inferd -w {work_dir} and evald -w {work_dir}"
+    )
 
 
 @main.command()
@@ -141,7 +145,13 @@ def run(suite: Path, work_dir: Path, as_json: bool, progress: bool) -> None:
 @WORK_DIR
 @AS_JSON
 @click.option("--watch", is_flag=True, help="Keep showing it until both daemons have ended.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks with --watch.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between looks with --watch.",
+)
 def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
     """Show what stands in WORK_DIR: pairs, progress, errors, and whether the daemons live.
 
@@ -198,7 +208,9 @@ def report(work_dir: Path, as_json: bool, as_markdown: bool, write: bool) -> Non
 
 @main.command()
 @click.option("-w", "--work-dir", type=click.Path(path_type=Path), help="The run's folder; a temporary one by default.")
-@click.option("--with-local-model", is_flag=True, help="Add a real small model, served on this machine (extra `local`).")
+@click.option(
+    "--with-local-model", is_flag=True, help="Add a real small model, served on this machine (extra `local`)."
+)
 @AS_JSON
 @click.option("--progress/--no-progress", default=True, help="Show progress on stderr.")
 def demo(work_dir: Path | None, with_local_model: bool, as_json: bool, progress: bool) -> None:
@@ -224,9 +236,15 @@ def demo(work_dir: Path | None, with_local_model: bool, as_json: bool, progress:
 
 
 @main.command("serve-model")
-@click.option("--gguf", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Other weights than the embedded model's.")
+@click.option(
+    "--gguf",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Other weights than the embedded model's.",
+)
 @click.option("--parallel", type=click.IntRange(min=1), help="Requests answered at once.")
-@click.option("--context", type=click.IntRange(min=256), help="Tokens one request may take, prompt and answer together.")
+@click.option(
+    "--context", type=click.IntRange(min=256), help="Tokens one request may take, prompt and answer together."
+)
 def serve_model(gguf: Path | None, parallel: int | None, context: int | None) -> None:
     """Serve the embedded real model on loopback, as an API to try suites on, until Ctrl-C.
 

@@ -107,7 +107,10 @@ def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list
             elif state is not None and progress and time.monotonic() - last_line >= 10:
                 last_line = time.monotonic()
                 done = sum(pair.eval == "done" for pair in state.pairs)
-                console.print(f"{state.completed}/{state.requests} requests, {done}/{len(state.pairs)} pairs scored", highlight=False)
+                console.print(
+                    f"{state.completed}/{state.requests} requests, {done}/{len(state.pairs)} pairs scored",
+                    highlight=False,
+                )
             _wait_any(daemons, REFRESH)
 
 

@@ -149,7 +149,9 @@ def _daemon(path: Path, claim: Path | None, name: str) -> DaemonView:
 
 
 def _pair(work: WorkDir, pair: PlanPair) -> PairView:
-    shards = [_of_plan(read_record(work.infer_status(pair.model, shard.stem), InferStatus), pair) for shard in pair.shards]
+    shards = [
+        _of_plan(read_record(work.infer_status(pair.model, shard.stem), InferStatus), pair) for shard in pair.shards
+    ]
     known = [status for status in shards if status is not None]
     scored = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
     states = {status.state if status is not None else "pending" for status in shards}
@@ -196,8 +198,9 @@ def _rate(status: InferStatus) -> float | None:
     """Both stamps are of the one clock that wrote the status."""
     fresh = status.completed - status.reused
     try:
-        seconds = (datetime.fromisoformat(status.updated_at) - datetime.fromisoformat(status.started_at)).total_seconds()
+        seconds = (
+            datetime.fromisoformat(status.updated_at) - datetime.fromisoformat(status.started_at)
+        ).total_seconds()
     except ValueError:
         return None
     return fresh / seconds if fresh > 0 and seconds > 0 else None
-

@@ -12,7 +12,15 @@ from evald.leaderboard import Report
 from evald.report import numbers
 from evalctl.state import DaemonView, State
 
-STYLES = {"done": "green", "running": "cyan", "fail": "red", "pending": "dim", "gone": "red", "aborted": "yellow", "finished": "green"}
+STYLES = {
+    "done": "green",
+    "running": "cyan",
+    "fail": "red",
+    "pending": "dim",
+    "gone": "red",
+    "aborted": "yellow",
+    "finished": "green",
+}
 
 
 def state_table(state: State) -> RenderableType:

@@ -147,7 +147,9 @@ def build_report(
     return Report(
         leaderboard=_ranked(standings),
         pairwise=tuple(pairwise),
-        calibration={model: calibration for model in models if (calibration := _calibration(model, results)) is not None},
+        calibration={
+            model: calibration for model in models if (calibration := _calibration(model, results)) is not None
+        },
         summary=_counts(plan, statuses, results),
         errors=_faults(plan, statuses, results, reasons),
     )
@@ -180,9 +182,7 @@ def _paired_row(first: str, second: str, found: list[Difference]) -> PairedRow:
     )
 
 
-def _standing(
-    model: str, plan: Plan, results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str]
-) -> Standing:
+def _standing(model: str, plan: Plan, results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str]) -> Standing:
     pairs = [pair for pair in plan.pairs if pair.model == model]
     found = {pair.dataset: results.get((model, pair.dataset)) for pair in pairs}
     estimates = [_estimate(result) for result in found.values()]
@@ -206,7 +206,9 @@ def _standing(
         pairs=len(pairs),
         n_docs=n_docs,
         n_scored=n_scored,
-        datasets={pair.dataset: _cell(pair, found[pair.dataset], reasons.get((model, pair.dataset), "")) for pair in pairs},
+        datasets={
+            pair.dataset: _cell(pair, found[pair.dataset], reasons.get((model, pair.dataset), "")) for pair in pairs
+        },
     )
 
 
@@ -258,9 +260,7 @@ def _calibration(model: str, results: Mapping[Pair, PairResult]) -> Calibration 
     return whole.result() if whole is not None else None
 
 
-def _counts(
-    plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results: Mapping[Pair, PairResult]
-) -> Counts:
+def _counts(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results: Mapping[Pair, PairResult]) -> Counts:
     known = [status for found in statuses.values() for status in found]
     outcomes: dict[str, int] = {}
     errors: dict[str, int] = {}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -119,16 +118,36 @@ _GROUPED = re.compile(
 _DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3})+,[0-9]{1,2}|(?:\.[0-9]{3}){2,})")  # continental European
 
 
-def _numbers(text: str) -> Iterator[tuple[int, str]]:
-    """Where each number of the plain text starts, and its canonical form."""
-    for run in _RUN.finditer(text):
-        if _is_bound(text, run.start(), run.end()):
-            continue
-        negative = _is_negative(text, run.start())
-        for literal in _literals(run[0]):
-            if (number := _canonical(literal, negative)) is not None:
-                yield run.start(), number
-            negative = False
+def _first_number(text: str) -> str | None:
+    return _first_from(_for_numbers(text), 0)
+
+
+def _last_number(text: str) -> str | None:
+    return _last_of(_for_numbers(text))
+
+
+def _first_from(plain: str, position: int) -> str | None:
+    for run in _RUN.finditer(plain, position):
+        if numbers := _numbers(plain, run):
+            return numbers[0]
+    return None
+
+
+def _last_of(plain: str) -> str | None:
+    for run in reversed(list(_RUN.finditer(plain))):
+        if numbers := _numbers(plain, run):
+            return numbers[-1]
+    return None
+
+
+def _numbers(plain: str, run: re.Match[str]) -> list[str]:
+    """The canonical forms of the numbers in a run of digits and separators; none where it is part of something else."""
+    if _is_bound(plain, run.start(), run.end()):
+        return []
+    first, *others = [_canonical(literal) for literal in _literals(run[0])] or [None]
+    if first and first != "0" and _is_negative(plain, run.start()):
+        first = "-" + first
+    return [number for number in (first, *others) if number is not None]
 
 
 def _is_bound(text: str, start: int, end: int) -> bool:
@@ -172,34 +191,19 @@ def _literals(run: str) -> Iterator[str]:
         yield from (part for part in re.split("[,\u00a0]", run) if _SIMPLE.fullmatch(part))
 
 
-def _canonical(literal: str, negative: bool) -> str | None:
-    """Without leading and trailing zeros, exponent or "-0"; None when that would take more than 400 digits."""
+def _canonical(literal: str) -> str | None:
+    """Without needless zeros and exponent; None when that would take more than 400 digits."""
     mantissa, _, exponent = literal.lower().partition("e")
     if len(mantissa) > _LONGEST or len(exponent) > 5 or abs(int(exponent or "0")) > _LONGEST:
         return None
     number = Decimal(literal)  # exact, whatever the context's precision
-    if not number:
-        return "0"
-    digits = format(number, "f")
-    if "." in digits:
-        digits = digits.rstrip("0").rstrip(".")
-    return "-" + digits if negative else digits
+    digits = format(number, "f") if number else "0"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 def _for_numbers(text: str) -> str:
     r"""Plain, and with LaTeX's ways of grouping thousands (1{,}234, 1\,234, 1,\!234) undone."""
     return _plain(text).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
-
-
-def _first_number(text: str) -> str | None:
-    return next((number for _, number in _numbers(_for_numbers(text))), None)
-
-
-def _last_number(text: str) -> str | None:
-    last = None
-    for _, last in _numbers(_for_numbers(text)):  # noqa: B007  # the last is what is wanted
-        pass
-    return last
 
 
 _ANSWER_MARK = re.compile(
@@ -215,19 +219,15 @@ _ANSWER_MARK = re.compile(
 def _gsm8k(text: str) -> str | None:
     """The first number after the last mark. A mark with no number after it is an answer that was left out: None."""
     plain = _for_numbers(text)
-    numbers = list(_numbers(plain))
     marks = [mark.end() for mark in _ANSWER_MARK.finditer(plain)]
-    index = bisect_left(numbers, (marks[-1], "")) if marks else len(numbers) - 1
-    return numbers[index][1] if 0 <= index < len(numbers) else None
+    return _first_from(plain, marks[-1]) if marks else _last_of(plain)
 
 
 # --- choices --------------------------------------------------------------------------------------------------------
 
 _WRAP = r"(?:[\s*_`\"'“‘(\[{$<【]|\\[a-z]{2,10}\{){0,8}"
 _END = r"(?![A-Za-z0-9'’À-ɏ]|-[A-Za-z])"  # "Let's", "A's" and "A-level" hold no choice
-_NO_WORD = (
-    r"(?!(?<=[AI])\s(?!(?:because|since|as|and|for|with|due|which|based|in|is)\b)[a-z])"
-)
+_NO_WORD = r"(?!(?<=[AI])\s(?!(?:because|since|as|and|for|with|due|which|based|in|is)\b)[a-z])"
 _LETTER = (
     rf"(?:(?:(?i:option|choice|letter|answer)\s{{1,3}}|选项|選項){_WRAP}(?P<option>[A-Z]){_END}"
     rf"|{_WRAP}(?:(?P<letter>[A-Z]){_END}{_NO_WORD}|(?P<small>[a-z])(?:\)|[.*]{{0,3}}\s{{0,3}}\Z)))"

@@ -79,7 +79,12 @@ class _Predictions:
 
     def __init__(self, work: WorkDir, pair: PlanPair, digests: tuple[str, ...]) -> None:
         self._where = f"{pair.model} x {pair.dataset}"
-        self._rows = self._read([(work.predictions(pair.model, shard.stem), digest) for shard, digest in zip(pair.shards, digests, strict=True)])
+        self._rows = self._read(
+            [
+                (work.predictions(pair.model, shard.stem), digest)
+                for shard, digest in zip(pair.shards, digests, strict=True)
+            ]
+        )
 
     def take(self, doc_id: int, repeats: int) -> list[Prediction]:
         """The doc's predictions, one a repeat."""
@@ -291,5 +296,3 @@ def _checked(score: float) -> float:
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"a score must lie in [0, 1], not {score}")
     return score
-
-

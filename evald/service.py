@@ -44,10 +44,18 @@ SETTLE = 60.0  # seconds after inferd's end in which predictions that don't matc
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: evald -w runs/first    (at the same time as inferd, or after it, on any host that sees the folder)",
 )
-@click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite.")
+@click.option(
+    "-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite."
+)
 @click.option("--watch-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between scans.")
-@click.option("--heartbeat-timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds after which an unchanged inferd is gone.")
-@click.option("--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log.")
+@click.option(
+    "--heartbeat-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds after which an unchanged inferd is gone.",
+)
+@click.option(
+    "--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log."
+)
 @click.option("--max-num-workers", type=click.IntRange(min=1), help="Pairs scored at once.")
 @click.option("--events/--no-events", default=None, help="Listen to the filesystem between scans.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
@@ -57,7 +65,9 @@ def main(work_dir: Path, verbose: bool, **given: Any) -> None:
 
     Ends when everything is scored, or when inferd has ended or its heartbeat has gone stale. Nothing incomplete is scored.
     """
-    sys.exit(run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose))
+    sys.exit(
+        run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose)
+    )
 
 
 def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int:
@@ -118,7 +128,9 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
         daemon.run_loop(service.step, clock.monotonic, wake.wait)
         code = service.finish()
         beat.finish("finished" if not stop.event.is_set() else "aborted", service.reason)
-        logger.info("ended", scored=service.done, not_scored=len(service.unscored), exit_status=code, reason=service.reason)
+        logger.info(
+            "ended", scored=service.done, not_scored=len(service.unscored), exit_status=code, reason=service.reason
+        )
         return code
     except BaseException as error:
         beat.finish("aborted", f"{type(error).__name__}: {error}")
@@ -248,7 +260,11 @@ class Service:
         last = self._reader.last
         if verdict == "missing":
             silent = self._reader.silent_for()
-            return f"inferd has not started: no heartbeat for {silent:.0f} s" if silent >= self._config.startup_timeout else ""
+            return (
+                f"inferd has not started: no heartbeat for {silent:.0f} s"
+                if silent >= self._config.startup_timeout
+                else ""
+            )
         if verdict == "stale":
             return f"inferd's heartbeat has not changed for {self._reader.silent_for():.0f} s"
         if verdict in ("finished", "aborted"):
@@ -262,7 +278,9 @@ class Service:
         if self._watch is None:
             return False
         return all(
-            status is not None and status.state == "done" for key in self._watch.waiting for status in self._watch.statuses(key)
+            status is not None and status.state == "done"
+            for key in self._watch.waiting
+            for status in self._watch.statuses(key)
         )
 
     def _may_leave(self, now: float) -> bool:
@@ -378,7 +396,12 @@ class Service:
 
     def _write(self, key: Pair, state: PairState, reason: str, content: str = "") -> None:
         status = EvalStatus(
-            model=key[0], dataset=key[1], state=state, reason=reason, content=content, updated_at=utc(self._clock.time())
+            model=key[0],
+            dataset=key[1],
+            state=state,
+            reason=reason,
+            content=content,
+            updated_at=utc(self._clock.time()),
         )
         try:
             write_record(self._work.eval_status(*key), status)

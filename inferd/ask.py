@@ -90,7 +90,9 @@ def ended(
     except UnicodeEncodeError:
         # Half a surrogate pair, from a server that cut an answer in the middle of one: it can't be written as UTF-8.
         line = encode_record(msgspec.convert(_mended(msgspec.to_builtins(record)), Attempt))
-    return Ended(line, outcome, error, latency, cost, usage, generation.served_model if generation is not None else None)
+    return Ended(
+        line, outcome, error, latency, cost, usage, generation.served_model if generation is not None else None
+    )
 
 
 def cost_of(usage: Usage | None, price: Price) -> float:

@@ -156,7 +156,9 @@ class Dispatcher:
         while True:
             if lane.permits.in_use >= lane.permits.limit:
                 return
-            if not lane.health.healthy and not ((lane.again or len(lane.queue)) and lane.health.may_probe(now, lane.permits.in_use)):
+            if not lane.health.healthy and not (
+                (lane.again or len(lane.queue)) and lane.health.may_probe(now, lane.permits.in_use)
+            ):
                 return
             job = self._next_job(lane)
             if job is None:
@@ -331,7 +333,9 @@ class Dispatcher:
         if lane.health.given_up:
             self._give_up_lane(lane)
         elif not run.answered and not run.reused and run.refused_for_good >= self._config.fail_fast_after:
-            self._give_up(lane, run, f"given up: its first {run.refused_for_good} requests were all refused: {run.last_error}")
+            self._give_up(
+                lane, run, f"given up: its first {run.refused_for_good} requests were all refused: {run.last_error}"
+            )
 
     def _on_committed(self, target: object, tokens: list[Any]) -> None:
         """Runs on the journal's thread."""
@@ -396,7 +400,9 @@ class Dispatcher:
         if run.given_up or failed > self._config.max_error_rate * total:
             self._end(lane, run, "fail", reason=_failure_reason(run))
         elif run.completed != total:
-            self._end(lane, run, "fail", reason=f"{run.completed} requests where the plan has {total}: submit the suite again")
+            self._end(
+                lane, run, "fail", reason=f"{run.completed} requests where the plan has {total}: submit the suite again"
+            )
         else:
             run.finalising = True
             self._loaders.submit(lambda: self._finalise(lane, run))
@@ -404,9 +410,7 @@ class Dispatcher:
     def _finalise(self, lane: Lane, run: ShardRun) -> None:
         """Runs on a loader thread."""
         try:
-            digest = shards.write_predictions(
-                self._shelf, run.pair, run.shard, lane.model, run.failures, self._tick
-            )
+            digest = shards.write_predictions(self._shelf, run.pair, run.shard, lane.model, run.failures, self._tick)
         except OSError as error:
             reason = f"the predictions can't be written: {error}"
             self._inbox.put(lambda: self._stop_fatally(reason))
@@ -419,7 +423,9 @@ class Dispatcher:
     def _end(self, lane: Lane, run: ShardRun, state: PairState, *, reason: str = "", digest: str = "") -> None:
         lane.runs.discard(run)
         self._publish(run, state, reason=reason, digest=digest)
-        log = self._log.bind(model=run.pair.model, dataset=run.pair.dataset, completed=run.completed, total=run.shard.requests)
+        log = self._log.bind(
+            model=run.pair.model, dataset=run.pair.dataset, completed=run.completed, total=run.shard.requests
+        )
         if state == "done":
             self._done += 1
             log.info("pair done", reused=run.reused, **({"failed": dict(run.failed)} if run.failed else {}))
@@ -471,7 +477,9 @@ class Dispatcher:
         for job in overdue:
             lane.pool.abandon()
             error = Retryable("timeout", f"no answer {lane.timeout + GRACE:g} s after the call")
-            self._on_ended(job, ask.ended(lane.adapter, job.request, job.attempt, self._clock, now - job.sent, error=error))
+            self._on_ended(
+                job, ask.ended(lane.adapter, job.request, job.attempt, self._clock, now - job.sent, error=error)
+            )
             job.abandoned = True
 
     def _count(self, now: float) -> dict[str, float]:
@@ -498,7 +506,11 @@ class Dispatcher:
 
     def _drained(self, now: float) -> bool:
         assert self._draining_until is not None
-        busy = self._in_flight() > 0 or self._journal.backlog() > 0 or any(run.finalising for lane in self.lanes for run in lane.runs)
+        busy = (
+            self._in_flight() > 0
+            or self._journal.backlog() > 0
+            or any(run.finalising for lane in self.lanes for run in lane.runs)
+        )
         return not busy or now >= self._draining_until
 
     def close(self, timeout: float = 10.0) -> Tally:

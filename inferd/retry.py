@@ -12,7 +12,9 @@ from shared.config import InferConfig
 from shared.errors import AttemptError, Permanent
 
 
-def next_wait(error: AttemptError, attempt: int, policy: InferConfig, uniform: Callable[[float, float], float]) -> float | None:
+def next_wait(
+    error: AttemptError, attempt: int, policy: InferConfig, uniform: Callable[[float, float], float]
+) -> float | None:
     """Seconds until the request's next attempt; None when it is given up.
 
     attempt: the number of the attempt that failed, from 1. uniform(a, b): a random number between the two.

@@ -45,10 +45,20 @@ DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = 0, 1, 2, 3, 4
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: inferd -w runs/first    (after: evalctl submit suite.toml -w runs/first)",
 )
-@click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite.")
-@click.option("--max-workers", type=click.IntRange(min=1), help="Requests in flight a model; wins over [infer] max_workers.")
-@click.option("--poll-interval", type=click.FloatRange(min=0, min_open=True), help="The longest sleep of the dispatcher, in seconds.")
-@click.option("--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log.")
+@click.option(
+    "-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite."
+)
+@click.option(
+    "--max-workers", type=click.IntRange(min=1), help="Requests in flight a model; wins over [infer] max_workers."
+)
+@click.option(
+    "--poll-interval",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The longest sleep of the dispatcher, in seconds.",
+)
+@click.option(
+    "--log-interval", type=click.FloatRange(min=0, min_open=True), help="Seconds between progress lines in the log."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 @click.version_option(package_name="tandem-eval")
 def main(
@@ -60,7 +70,9 @@ def main(
     ends and is kept), a second SIGTERM stops at once.
     """
     given = {"max_workers": max_workers, "poll_interval": poll_interval, "log_interval": log_interval}
-    sys.exit(run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose))
+    sys.exit(
+        run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose)
+    )
 
 
 def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int:
@@ -155,7 +167,9 @@ def _run(
     else:
         code, reason = INCOMPLETE, dispatcher.stop_reason
     beat.finish("aborted" if dispatcher.draining and not clean else "finished", reason)
-    logger.info("ended", done=ended.done, failed=ended.failed, unfinished=ended.unfinished, exit_status=code, reason=reason)
+    logger.info(
+        "ended", done=ended.done, failed=ended.failed, unfinished=ended.unfinished, exit_status=code, reason=reason
+    )
     return code
 
 
@@ -176,9 +190,7 @@ def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
     return suite, text
 
 
-def _plan(
-    work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Callable[[], None], logger: Any
-) -> Plan:
+def _plan(work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Callable[[], None], logger: Any) -> Plan:
     """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes it."""
     claim = None
     while claim is None:
@@ -252,16 +264,16 @@ def _lane(
     return lane
 
 
-def _with_local_servers(
-    suite: Suite, stack: ExitStack, work: WorkDir, logger: Any, tick: Callable[[], None]
-) -> Suite:
+def _with_local_servers(suite: Suite, stack: ExitStack, work: WorkDir, logger: Any, tick: Callable[[], None]) -> Suite:
     """The suite with the address of a running server in each `local` model; the servers end with the stack."""
     models = []
     for model in suite.models:
         if model.type == "local":
             logger.info("starting the local model", model=model.abbr)
             server = stack.enter_context(local_model.serve(model))
-            model = msgspec.structs.replace(model, base_url=server.base_url, version=model.version or local_model.identity(model))
+            model = msgspec.structs.replace(
+                model, base_url=server.base_url, version=model.version or local_model.identity(model)
+            )
             tick()
         models.append(model)
     return msgspec.structs.replace(suite, models=tuple(models))

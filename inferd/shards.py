@@ -186,7 +186,9 @@ def write_predictions(
                 else:
                     failure = failures.get((request.doc_id, request.idx, request.repeat))
                     if failure is None:
-                        raise WorkDirError(f"doc {request.doc_id} repeat {request.repeat} has no answer in the journal any more")
+                        raise WorkDirError(
+                            f"doc {request.doc_id} repeat {request.repeat} has no answer in the journal any more"
+                        )
                     prediction = _failed(request, failure)
                 yield encode_record(prediction) + b"\n"
 
@@ -196,9 +198,7 @@ def write_predictions(
 
 def _index(work: WorkDir, pair: PlanPair, shard: PlanShard, tick: Callable[[], None]) -> AnswerIndex:
     predictions = work.predictions(pair.model, shard.stem)
-    return AnswerIndex(
-        work.journals(pair.model, shard.stem), predictions if predictions.is_file() else None, tick=tick
-    )
+    return AnswerIndex(work.journals(pair.model, shard.stem), predictions if predictions.is_file() else None, tick=tick)
 
 
 _ATTEMPT = msgspec.json.Decoder(Attempt)

@@ -59,12 +59,15 @@ def command_lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def shell_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines of shell blocks, continuation lines joined. In a `console` block the rest is what a command printed."""
+    """Lines of shell blocks, continuation lines joined. In a block with `$ ` prompts the rest is what is printed."""
     fence, language, pending, first = "", "", "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    prompts = False
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
         if mark := FENCE.match(line):
             if not fence:
                 fence, language = mark[1], mark[2]
+                prompts = shows_prompts(lines[number:], fence)
             elif mark[1].startswith(fence) and not mark[2]:
                 fence = ""
             continue
@@ -73,7 +76,7 @@ def shell_lines(text: str) -> Iterator[tuple[int, str]]:
         typed = line.strip()
         if not pending:
             first = number
-            if language == "console" and not typed.startswith(("$ ", *COMMANDS, "scripts/")):
+            if prompts and not typed.startswith("$ "):
                 continue
             typed = typed.removeprefix("$ ")
         if typed.endswith("\\"):
@@ -81,6 +84,15 @@ def shell_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         yield first, pending + typed
         pending = ""
+
+
+def shows_prompts(lines: list[str], fence: str) -> bool:
+    for line in lines:
+        if line.strip().startswith("$ "):
+            return True
+        if line.strip().startswith(fence):
+            return False
+    return False
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:

@@ -139,7 +139,8 @@ def _too_many(datasets: list[PlanDataset]) -> list[Problem]:
         if dataset.docs >= MAX_DOCS or dataset.repeats >= MAX_REPEATS:
             problems.append(Problem(dataset.abbr, f"at most {MAX_DOCS} docs and {MAX_REPEATS} repeats fit one dataset"))
     problems += [
-        Problem(" and ".join(group), "these names collide as file names") for group in collisions(d.abbr for d in datasets)
+        Problem(" and ".join(group), "these names collide as file names")
+        for group in collisions(d.abbr for d in datasets)
     ]
     return problems
 

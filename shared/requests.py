@@ -84,7 +84,9 @@ def request_key(model_identity: bytes, prompt: Prompt, task: TaskSpec | None) ->
     return hashlib.sha256(b"\0".join((REQUEST_TYPE, model_identity, _ENCODER.encode(prompt), seen))).hexdigest()
 
 
-def requests_of(task: TaskSpec, doc_id: int, model: ModelConfig, model_identity: bytes, repeats: int) -> Iterator[Request]:
+def requests_of(
+    task: TaskSpec, doc_id: int, model: ModelConfig, model_identity: bytes, repeats: int
+) -> Iterator[Request]:
     """Every request of one task, in (idx, repeat) order."""
     seen = None if model.type in PROMPT_ONLY else task
     for repeat in range(repeats):

@@ -197,6 +197,8 @@ class Connection(asyncio.Protocol):
             stats.reset()
             self.send(200, b"{}")
             return
+        if path.startswith("http://"):  # asked as a proxy
+            path = path[path.index("/", 7) :]
         delay, how = 0.0, ""
         for part in path.split("/")[1:]:
             if part == "v1":

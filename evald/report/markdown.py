@@ -37,7 +37,12 @@ def markdown(report: Report) -> str:
         "",
     ]
     if report.errors:
-        parts += ["## Errors", "", *(f"- {_text(f'{e.model} x {e.dataset} ({e.stage}): {e.reason}')}" for e in report.errors), ""]
+        parts += [
+            "## Errors",
+            "",
+            *(f"- {_text(f'{e.model} x {e.dataset} ({e.stage}): {e.reason}')}" for e in report.errors),
+            "",
+        ]
     return "\n".join(parts)
 
 

@@ -460,7 +460,9 @@ class _Stream:
                 self._plain = [piece]
                 return
         if b"\n" not in piece and b"\r" not in piece:
-            self._parts.append(piece)  # put together when its line ends, so that a long line costs no more than its length
+            self._parts.append(
+                piece
+            )  # put together when its line ends, so that a long line costs no more than its length
             return
         data = b"".join(self._parts) + piece
         if b"\r" in data:

@@ -195,7 +195,7 @@ class Transport:
         if exchange.overflow:
             raise Retryable("bad_response", f"the answer is longer than {MAX_BODY >> 20} MiB: given up", status=status)
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            if curl.getinfo(pycurl.PRETRANSFER_TIME) == 0 and self._connect_timeout < self._timeout:
+            if self._connect_timeout < self._timeout and curl.getinfo(pycurl.TOTAL_TIME) < self._timeout - 0.002:
                 raise Retryable("connection", f"no connection to {self._address} within {self._connect_timeout:g} s")
             raise Retryable("timeout", f"no whole answer within {self._timeout:g} s", status=status)
         if code in _GARBLED:

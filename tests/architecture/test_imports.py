@@ -38,11 +38,11 @@ PURE = (
 )
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "threading"),
-    *("fileinput", "glob", "io", "os", "pathlib", "shutil", "sqlite3", "tempfile", "watchdog"),
+    *("fileinput", "glob", "os", "pathlib", "shutil", "sqlite3", "tempfile", "watchdog"),
     *("http", "pycurl", "requests", "select", "selectors", "socket", "ssl", "urllib"),
     *("logging", "psutil", "signal", "subprocess", "sys", "time"),
 }
-IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint"}
+IMPURE_NAMES = {"io.open", "io.FileIO", "open", "print", "input", "exec", "eval", "breakpoint"}
 LAYOUT, ATOMIC, CLOCK = "shared/layout.py", "shared/atomic.py", "shared/clock.py"
 DURABLE = {"os.replace", "os.rename", "os.renames", "os.fsync", "os.fdatasync", "shutil.move"}
 WALL_CLOCK = {
@@ -58,7 +58,7 @@ TREE_NAMES = {
     *("infer_status", "eval_status", "infer_heartbeat", "eval_heartbeat", "plan.json"),
     *("report.json", "report.md", "report.html", "leaderboard.csv"),
 }
-TREE_WORDS = {"suite.toml", "predictions", "results", "summary", "control", "claims", "logs", "tasks"}
+TREE_WORDS = {"predictions", "results", "summary", "control", "claims", "logs", "tasks"}
 PATH_CALLS = {"join", "joinpath", "Path", "PurePath", "PurePosixPath", "glob", "rglob", "with_name", "open"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 MAX_LINES = 400
@@ -171,7 +171,7 @@ def purity(modules: Modules) -> Iterator[str]:
             if full.split(".")[0] in IMPURE_MODULES:
                 yield f"{module.place(node)}: a pure module imports {full}"
         for node, full in uses(module):
-            if full in IMPURE_BUILTINS:
+            if full in IMPURE_NAMES:
                 yield f"{module.place(node)}: a pure module uses {full}"
             if re.fullmatch(r"(random|numpy\.random)\.[a-z]\w*", full) and full != "numpy.random.default_rng":
                 yield f"{module.place(node)}: a pure module draws from {full}: take the source as a parameter"
@@ -325,6 +325,7 @@ BAD: list[tuple[Rule, str, str]] = [
     (purity, "evald/metrics/f1.py", "import subprocess as s"),
     (purity, "evald/report/html.py", "from pathlib import Path"),
     (purity, "evald/stats.py", "import socket"),
+    (purity, "evald/leaderboard.py", "from io import open as o\ndef f(x):\n    return o(x).read()"),
     (purity, "evald/leaderboard.py", "def f(x):\n    return open(x).read()"),
     (purity, "inferd/retry.py", "import random\ndelay = random.uniform(0, 1)"),
     (purity, "evald/stats.py", "import numpy as np\nx = np.random.rand(3)"),
@@ -368,6 +369,7 @@ GOOD: list[tuple[Rule, str, str]] = [
         "import math\nfrom random import Random\ndef f(source: Random):\n    source.uniform(0, 1)",
     ),
     (purity, "inferd/service.py", "import os, time"),
+    (purity, "evald/report/csv.py", "import io\ntext = io.StringIO()"),
     (purity, "evald/stats.py", "import numpy as np\ndef f(seed):\n    return np.random.default_rng(seed)"),
     (durable_writes, "shared/atomic.py", "import os\nos.replace('a', 'b')\nos.fsync(1)"),
     (durable_writes, "shared/a.py", "def f(text, day):\n    return text.replace('a', 'b'), day.replace(hour=1)"),
@@ -380,6 +382,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     (layout, "evald/a.py", "def f(record):\n    return record['results'], record.get('summary'), 'tasks'"),
     (layout, "evald/a.py", "address = 'http://127.0.0.1/results'"),
     (layout, "evald/a.py", "ratio = 3 / 4"),
+    (layout, "evalctl/a.py", "def f(folder):\n    return folder / 'suite.toml'  # a user's own file"),
     (sizes, "inferd/a.py", "x = 1\n" * 400),
     (names, "inferd/pool.py", ""),
     (names, "shared/commons_base.py", ""),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -447,10 +448,11 @@ def test_broken_streams(server: FakeServer, behaviour: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["stream-open", "stream-finish-open"])
-def test_stream_left_open(server: FakeServer, behaviour: str) -> None:
+def test_stream_left_open(server: FakeServer, behaviour: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case stream-not-closed-leaks-connection: a server that says it is done and keeps the stream open is left, in
     seconds.
     """
+    monkeypatch.setattr("inferd.adapters.openai.FINISH_GRACE", 0.2)
     answer = ask(make(server, behaviour, stream=True, attempt_timeout=60.0))
     assert (answer.text, answer.finish_reason) == ("The answer is 4", "stop")
 
@@ -530,7 +532,7 @@ def test_streams_cut_anywhere(texts: list[str], newline: bytes, cuts: list[int],
     whole = whole.replace(b"\n", newline)
     edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     stream = _Stream(Redactor([]))
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         stream.feed(whole[start:end])
     stream.end()
     assert stream.generation().text == "".join(texts)
@@ -583,9 +585,10 @@ def test_connection_broken(server: FakeServer, behaviour: str) -> None:
 
 
 def test_not_http(server: FakeServer) -> None:
-    """TLS spoken to a plain port is a connection error."""
-    error = failure(make(server, base_url=server.url().replace("http:", "https:")))
+    """A TLS handshake that the other side doesn't answer ends with connect_timeout, as a connection error."""
+    error = failure(make(server, base_url=server.url().replace("http:", "https:"), connect_timeout=0.5))
     assert (type(error), error.kind) == (Retryable, "connection")
+    assert "within 0.5 s" in error.message
 
 
 def test_256_workers_are_256_in_flight(server: FakeServer) -> None:

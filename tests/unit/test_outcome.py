@@ -29,5 +29,7 @@ from shared.records import Generation
     ],
 )
 def test_the_table(generation: Generation, outcome: str) -> None:
-    """First match wins: refused, empty, truncated, ok (case prompt-too-long-silent-empty: 0 tokens + length is empty)."""
+    """First match wins: refused, empty, truncated, ok (case prompt-too-long-silent-empty: 0 tokens + length is
+    empty).
+    """
     assert outcome_of(generation) == outcome
