@@ -19,7 +19,9 @@ TOKENS_PER_WIDE_CHAR = 0.8  # of other scripts, roughly
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """What a suite would ask. prompt_tokens are estimated from characters, completion_tokens are the most there can be."""
+    """What a suite would ask. prompt_tokens are estimated from characters, completion_tokens are the most
+    there can be.
+    """
 
     models: int
     datasets: int

@@ -81,7 +81,8 @@ def init(folder: Path) -> None:
         except FileExistsError:
             raise click.UsageError(f"{folder / name} is there already: name another folder") from None
     click.echo(
-        f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; next: evalctl run {folder / 'suite.toml'} -w RUN"
+        f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; "
+        f"next: evalctl run {folder / 'suite.toml'} -w RUN"
     )
 
 
@@ -116,7 +117,8 @@ def submit_command(suite: Path, work_dir: Path, no_env: bool) -> None:
     plan = submit(suite, WorkDir(work_dir), check_env=not no_env)
     requests = sum(pair.requests for pair in plan.pairs)
     click.echo(
-        f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; next: inferd -w {work_dir} and evald -w {work_dir}"
+        f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; "
+        f"next: inferd -w {work_dir} and evald -w {work_dir}"
     )
 
 

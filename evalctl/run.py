@@ -47,7 +47,7 @@ class Daemon:
 
     def __init__(self, name: str, work: WorkDir) -> None:
         self.name = name
-        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the daemon
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"{name}.service", "-w", str(work)],
             stdin=subprocess.DEVNULL,

@@ -54,7 +54,9 @@ class PairView(Struct, frozen=True, kw_only=True):
 
 
 class State(Record, frozen=True, kw_only=True):
-    """The whole of `evalctl status --json`. rate and eta_seconds: over all pairs. docs, instances, requests: as planned."""
+    """The whole of `evalctl status --json`. rate and eta_seconds: over all pairs. docs, instances, requests: as
+    planned.
+    """
 
     work_dir: str
     as_of: str

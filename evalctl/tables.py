@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evalctl.state import DaemonView, State
 from evald.leaderboard import Report
 from evald.report import numbers
-from evalctl.state import DaemonView, State
 
 STYLES = {
     "done": "green",
@@ -42,7 +42,8 @@ def state_table(state: State) -> RenderableType:
         )
     lines = [_daemon("inferd", view) for view in state.inferd] + [_daemon("evald ", state.evald)]
     whole = (
-        f"{state.completed}/{state.requests} requests ({state.docs} docs, {state.instances} instances), {state.attempts} attempts"
+        f"{state.completed}/{state.requests} requests ({state.docs} docs, {state.instances} instances), "
+        f"{state.attempts} attempts"
         + (f", {state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}" if state.rate is not None else "")
         + (f", {state.cost:.4f} USD" if state.cost else "")
     )
@@ -69,7 +70,8 @@ def leaderboard_table(report: Report) -> RenderableType:
     notes = [
         Text(
             f"{counts.pairs_scored} of {counts.pairs} pairs scored, {counts.tasks} tasks, {counts.requests} requests, "
-            f"{counts.attempts} attempts, coverage {numbers.share(counts.coverage)}, inference {numbers.seconds(counts.wall_seconds)}"
+            f"{counts.attempts} attempts, coverage {numbers.share(counts.coverage)}, "
+            f"inference {numbers.seconds(counts.wall_seconds)}"
         )
     ]
     notes += [Text(clean(f"{e.model} x {e.dataset} ({e.stage}): {e.reason}"), "red") for e in report.errors[:20]]

@@ -1,7 +1,7 @@
 """From pairs' results to the leaderboard, the paired differences and the counts. Pure: everything comes in as values.
 
-A model ranks only when all of its pairs were scored: a mean over fewer datasets is another number. Models whose rank value is the same
-share a rank. What is missing is counted and named, never filled in.
+A model ranks only when all of its pairs were scored: a mean over fewer datasets is another number. Models whose rank
+value is the same share a rank. What is missing is counted and named, never filled in.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Cell(Struct, frozen=True, kw_only=True):
 class Standing(Struct, frozen=True, kw_only=True):
     """A row of the leaderboard, ranked by `score`: the mean over datasets, each of the same weight (macro).
 
-    micro: the mean over all docs of all datasets. Both come with standard errors of the same estimator. complete: every pair was
-    scored and every doc has a score. coverage: docs with a score, of the docs planned.
+    micro: the mean over all docs of all datasets. Both come with standard errors of the same estimator. complete: every
+    pair was scored and every doc has a score. coverage: docs with a score, of the docs planned.
     """
 
     rank: int | None
@@ -96,8 +96,9 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned; answered: requests
-    with an answer; attempts: calls made. wall_seconds: from the first shard's start to the last one's end, by inferd's clock.
+    """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
+    answered: requests with an answer; attempts: calls made. wall_seconds: from the first shard's start to the last
+    one's end, by inferd's clock.
     """
 
     models: int
@@ -156,7 +157,9 @@ def build_report(
 
 
 def paired_rows(models: Sequence[str], by_dataset: Iterable[Mapping[str, Scores]]) -> list[PairedRow]:
-    """Every two models compared on what both have. by_dataset: for each dataset, the scores of each model that has any."""
+    """Every two models compared on what both have. by_dataset: for each dataset, the scores of each model that
+    has any.
+    """
     differences: dict[tuple[str, str], list[Difference]] = {couple: [] for couple in combinations(models, 2)}
     for scores in by_dataset:
         for first, second in differences:

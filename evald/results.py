@@ -67,10 +67,11 @@ class PairResult(Record, frozen=True, kw_only=True):
     "calibration":{"n":[99],"confidence":[90.0],"correct":[42],"squared_error":30.0,"n_missing":0},
     "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","scorer":"1"}
 
-    metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the n_scored docs
-    under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if all docs without a score
-    were wrong, and if they were right. coverage: n_scored / n_docs. unextracted: answers in which post-processing found
-    nothing; they score 0 and are counted apart. score_errors: the first of them; n_score_errors counts all. content: digest of all that decides this record.
+    metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the
+    n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if
+    all docs without a score were wrong, and if they were right. coverage: n_scored / n_docs. unextracted: answers in
+    which post-processing found nothing; they score 0 and are counted apart. score_errors: the first of them;
+    n_score_errors counts all. content: digest of all that decides this record.
     """
 
     model: str

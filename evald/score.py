@@ -1,7 +1,7 @@
 """Scores one pair in one pass over its predictions, in memory that doesn't grow with them. Runs in a worker process.
 
-Never makes a number from missing data: unless every prediction's place is exactly the plan's and the files' digests are those that
-the status named, nothing is written (`Incomplete`).
+Never makes a number from missing data: unless every prediction's place is exactly the plan's and the files' digests are
+those that the status named, nothing is written (`Incomplete`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class ScoreJob(Struct, frozen=True):
     bins: int
 
     def content(self) -> str:
-        """Digest of all that decides the result: the predictions, the tasks, and every rule's version and parameters."""
+        """Digest of all that decides the result: the predictions, the tasks, and every rule's version and
+        parameters.
+        """
         rules = [(name, metric.version, metric.params, metric.threshold) for name, metric in sorted(METRICS.items())]
         steps = [(name, step.version) for name, step in sorted(POST_PROCESS.items())]
         parts = (self.digests, self.dataset.digest, self.pair.digest, SCORER, rules, steps, self.bins)
@@ -75,7 +77,9 @@ def score_pair(job: ScoreJob) -> None:
 
 
 class _Predictions:
-    """A pair's predictions over all its shards, each checked against its place in the plan and each file against its digest."""
+    """A pair's predictions over all its shards, each checked against its place in the plan and each file against its
+    digest.
+    """
 
     def __init__(self, work: WorkDir, pair: PlanPair, digests: tuple[str, ...]) -> None:
         self._where = f"{pair.model} x {pair.dataset}"
@@ -218,8 +222,8 @@ def _score_doc(
         totals.n_missing += 1
         for name in task.metrics:
             yield EvalRun(
-                model_id=model, task_id=task.task_id, doc_id=doc_id, metric_name=name, score=None, category=task.category,
-                error="no answer",
+                model_id=model, task_id=task.task_id, doc_id=doc_id, metric_name=name, score=None,
+                category=task.category, error="no answer",
             )  # fmt: skip
         return
     step = POST_PROCESS[task.post_process]

@@ -1,4 +1,5 @@
-"""evald: watches the work_dir, has each pair scored as soon as it is complete, and writes the summary. The only place that composes.
+"""evald: watches the work_dir, has each pair scored as soon as it is complete, and writes the summary. The only place
+that composes.
 
 Exit status: 0 all pairs scored; 3 some were skipped or could not be scored; 2 bad usage; 1 a fatal error.
 """
@@ -42,7 +43,7 @@ SETTLE = 60.0  # seconds after inferd's end in which predictions that don't matc
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: evald -w runs/first    (at the same time as inferd, or after it, on any host that sees the folder)",
+    epilog="Example: evald -w runs/first    (while inferd runs or after it, on any host that sees the folder)",
 )
 @click.option(
     "-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The folder with the frozen suite."
@@ -63,7 +64,8 @@ SETTLE = 60.0  # seconds after inferd's end in which predictions that don't matc
 def main(work_dir: Path, verbose: bool, **given: Any) -> None:
     """Score each model-dataset pair in WORK_DIR as soon as its predictions are complete, while inference goes on.
 
-    Ends when everything is scored, or when inferd has ended or its heartbeat has gone stale. Nothing incomplete is scored.
+    Ends when everything is scored, or when inferd has ended or its heartbeat has gone stale. Nothing incomplete is
+    scored.
     """
     sys.exit(
         run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose)
@@ -138,7 +140,7 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
     finally:
         if events is not None:
             events.stop()
-        pool.stop()
+        pool.stop()  # type: ignore[no-untyped-call]  # pebble leaves this one untyped
         pool.join(5.0)
 
 

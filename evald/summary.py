@@ -1,4 +1,6 @@
-"""Builds `summary/` from what lies in the work_dir. Nothing in it but what is there: deleted, it comes back the same."""
+"""Builds `summary/` from what lies in the work_dir. Nothing in it but what is there: deleted, it comes back
+the same.
+"""
 
 from __future__ import annotations
 

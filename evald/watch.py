@@ -1,8 +1,9 @@
-"""Finds the pairs that are ready to score. Events are hints, the scan is the truth: everything here works with events off.
+"""Finds the pairs that are ready to score. Events are hints, the scan is the truth: everything here works with events
+off.
 
-A pair is ready when every shard of the plan has a status `done` for this plan, and its predictions are there by listing. Names are
-looked up in the plan exactly. A scan lists the folders under predictions/ and reads the status files of new names only, each
-through a fresh open; a full sweep reads the statuses of all pairs not handled yet.
+A pair is ready when every shard of the plan has a status `done` for this plan, and its predictions are there by
+listing. Names are looked up in the plan exactly. A scan lists the folders under predictions/ and reads the status files
+of new names only, each through a fresh open; a full sweep reads the statuses of all pairs not handled yet.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ class Events:
 
 
 class _Handler(FileSystemEventHandler):
-    """Statuses are published by rename: inotify tells that as moved, polling as created; both count, temporary names don't."""
+    """Statuses are published by rename: inotify tells that as moved, polling as created; both count, temporary names
+    don't.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

@@ -20,7 +20,9 @@ MAX_MESSAGE = 500  # characters of an error's text that are kept
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without newline."""
+    """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without
+    newline.
+    """
 
     line: bytes
     outcome: Outcome
@@ -39,18 +41,19 @@ def ask(
     generation: Generation | None = None
     error: AttemptError | None = None
     try:
-        generation = adapter.generate(request.prompt, request.task)
-        if not isinstance(generation, Generation):
-            error = Permanent("adapter", f"generate returned {type(generation).__name__}, not a Generation")
+        given: object = adapter.generate(request.prompt, request.task)
+        if isinstance(given, Generation):
+            generation = given
+        else:
+            error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
     except AttemptError as raised:
         error = raised
     except Exception as raised:  # noqa: BLE001  # the edge of a worker: an adapter's defect ends one request, not the run
         error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
     latency = clock.monotonic() - started
-    if error is not None:
-        return ended(adapter, request, attempt, clock, latency, error=error, redact=redact)
-    assert generation is not None
-    return ended(adapter, request, attempt, clock, latency, generation=generation, price=price)
+    return ended(
+        adapter, request, attempt, clock, latency, generation=generation, price=price, error=error, redact=redact
+    )
 
 
 def ended(

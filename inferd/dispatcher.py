@@ -1,8 +1,8 @@
 """The dispatcher: one thread that owns all of inference's state and decides everything; others do the waiting.
 
-Workers ask, the journal's thread commits, loaders read and merge, the publisher writes status files. Each tells the dispatcher through
-one inbox, and it does no disk or network work itself, so nothing can hold it up. A request counts as answered only once the
-journal says its line is durable.
+Workers ask, the journal's thread commits, loaders read and merge, the publisher writes status files. Each tells the
+dispatcher through one inbox, and it does no disk or network work itself, so nothing can hold it up. A request counts as
+answered only once the journal says its line is durable.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ class Dispatcher:
     # --- opening --------------------------------------------------------------------------------------------------
 
     def _open_more(self, lane: Lane) -> None:
-        # Each shard still in the opening may hold next to nothing, so only what is known to be left counts against the need.
+        # Each shard still in the opening may hold next to nothing, so only what is known to be left counts against the
+        # need.
         while (
             lane.waiting
             and not lane.health.given_up
@@ -342,9 +343,8 @@ class Dispatcher:
         self._inbox.put(lambda: self._count_committed(tokens))
 
     def _count_committed(self, tokens: list[Any]) -> None:
-        lane: Lane
         run: ShardRun
-        for lane, run, kind, failed in tokens:
+        for _, run, kind, failed in tokens:
             if kind == "retry":
                 continue
             run.pending -= 1
@@ -355,8 +355,8 @@ class Dispatcher:
                 request, failure = failed
                 run.failures[(request.doc_id, request.idx, request.repeat)] = failure
                 run.failed[failure.error] += 1
-        for lane, run in {(lane, run) for lane, run, _, _ in tokens}:
-            self._maybe_finish(lane, run)
+        for lane, ended in {(lane, run) for lane, run, _, _ in tokens}:
+            self._maybe_finish(lane, ended)
 
     def _on_journal_failed(self, target: object, error: OSError) -> None:
         """Runs on the journal's thread. Answers that can't be saved are worth nothing: stop paying for more of them."""

@@ -1,6 +1,7 @@
 """How much may be asked of an endpoint now: permits, health, budget. Pure: time comes in as a parameter.
 
-The dispatcher alone calls these, so there is nothing to lock: it takes the permit before it hands a request to a worker.
+The dispatcher alone calls these, so there is nothing to lock: it takes the permit before it hands a request to a
+worker.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class Permits:
 
 
 class Health:
-    """Whether an endpoint is worth asking. After so many failures in a row, with no answer between, it is only probed: one request
-    at a time, at growing intervals. When `timeout` seconds of that brought no answer, it is given up.
+    """Whether an endpoint is worth asking. After so many failures in a row, with no answer between, it is only probed:
+    one request at a time, at growing intervals. When `timeout` seconds of that brought no answer, it is given up.
 
-    Refusals that no waiting mends (a wrong key, a wrong address, a used-up quota) give it up as soon as they fill the row.
+    Refusals that no waiting mends (a wrong key, a wrong address, a used-up quota) give it up as soon as they fill the
+    row.
     """
 
     PROBE_FIRST, PROBE_MAX = 1.0, 15.0
@@ -92,8 +94,8 @@ class Health:
 
 
 class Budget:
-    """Ceilings over the whole run. What is in flight is reckoned at the mean of what was settled, so that the ceiling is met
-    closely; it can be overshot by what the last requests cost more than the mean.
+    """Ceilings over the whole run. What is in flight is reckoned at the mean of what was settled, so that the ceiling
+    is met closely; it can be overshot by what the last requests cost more than the mean.
     """
 
     def __init__(self, ceilings: BudgetConfig) -> None:

@@ -1,4 +1,6 @@
-"""Worker threads of one model. They take jobs from a queue and never wait for a permit: whoever submits holds it already."""
+"""Worker threads of one model. They take jobs from a queue and never wait for a permit: whoever submits holds it
+already.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ J = TypeVar("J")
 class Pool(Generic[J]):
     """At most `size` threads, started as they are needed. `work(job)` must not raise.
 
-    A job whose thread hangs can be `abandoned`: one more thread takes its place, and the hung one ends when it comes back.
+    A job whose thread hangs can be `abandoned`: one more thread takes its place, and the hung one ends when it comes
+    back.
     """
 
     def __init__(self, name: str, size: int, work: Callable[[J], None]) -> None:

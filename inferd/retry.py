@@ -1,7 +1,8 @@
 """From a failed attempt to what happens next: wait and try again, or give the request up. Pure.
 
-Backoff with full jitter, as in Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015): the wait is uniform in
-[0, min(backoff_max, backoff_base * 2^(attempt-1))], but never shorter than the endpoint's Retry-After, itself capped.
+Backoff with full jitter, as in Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015): the wait
+is uniform in [0, min(backoff_max, backoff_base * 2^(attempt-1))], but never shorter than the endpoint's Retry-After,
+itself capped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which request next: round robin over every open shard of a model. Pure: no I/O, no thread, no clock.
 
-Invariant: what was offered is handed out exactly once, in each shard's own order; between two requests of one shard every
-other shard that has one gets its turn. There is no barrier between datasets, request types or settings.
+Invariant: what was offered is handed out exactly once, in each shard's own order; between two requests of one shard
+every other shard that has one gets its turn. There is no barrier between datasets, request types or settings.
 """
 
 from __future__ import annotations

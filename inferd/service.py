@@ -1,7 +1,8 @@
-"""inferd: composes the parts, runs them to an end, and tells it by exit status. The only place here that reads the environment.
+"""inferd: composes the parts, runs them to an end, and tells it by exit status. The only place here that reads the
+environment.
 
-Exit status: 0 all pairs done; 3 some pairs failed or were left unfinished; 4 the budget ended it; 2 bad usage or a bad suite; 1 a
-fatal error.
+Exit status: 0 all pairs done; 3 some pairs failed or were left unfinished; 4 the budget ended it; 2 bad usage or a bad
+suite; 1 a fatal error.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def main(
 ) -> None:
     """Ask the models: send every request of the plan in WORK_DIR and journal each answer as it comes.
 
-    Can be stopped at any moment and started again: what is journalled is not asked again. SIGTERM drains (what is in flight
-    ends and is kept), a second SIGTERM stops at once.
+    Can be stopped at any moment and started again: what is journalled is not asked again. SIGTERM drains (what is in
+    flight ends and is kept), a second SIGTERM stops at once.
     """
     given = {"max_workers": max_workers, "poll_interval": poll_interval, "log_interval": log_interval}
     sys.exit(
@@ -191,7 +192,9 @@ def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
 
 
 def _plan(work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Callable[[], None], logger: Any) -> Plan:
-    """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes it."""
+    """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes
+    it.
+    """
     claim = None
     while claim is None:
         claim = claims.take(work.plan_claim, timeout=1.0)

@@ -1,4 +1,5 @@
-"""A shard on disk: opened under its claim, read as a feed of requests that still need an answer, merged into predictions.
+"""A shard on disk: opened under its claim, read as a feed of requests that still need an answer, merged into
+predictions.
 
 All of it is disk work and runs on loader threads, never on the dispatcher's.
 """
@@ -165,8 +166,8 @@ def write_predictions(
 ) -> str:
     """Merge the shard's journals into its predictions file; returns its SHA-256.
 
-    Every request of the plan gets exactly one line, by construction. Raises WorkDirError when one has neither an answer in the
-    journals nor a known failure.
+    Every request of the plan gets exactly one line, by construction. Raises WorkDirError when one has neither an answer
+    in the journals nor a known failure.
     """
     predictions = shelf.work.predictions(pair.model, shard.stem)
     index = _index(shelf.work, pair, shard, tick)

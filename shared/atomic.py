@@ -1,9 +1,9 @@
 """Durable writes: the only place with os.replace, fsync and ftruncate.
 
-Guarantees (on a local filesystem, and on NFS with default options): after `replace` returned, a reader sees the whole new
-content or the whole old one, never a mixture, and the new content survives a power loss. After `AppendFile.append` returned, what
-was appended survives. Limits: two writers of one file are not arbitrated here (the layout gives each file
-one writer); a full disk shows as OSError at `replace` or `sync`, and the old content stays.
+Guarantees (on a local filesystem, and on NFS with default options): after `replace` returned, a reader sees the whole
+new content or the whole old one, never a mixture, and the new content survives a power loss. After `AppendFile.append`
+returned, what was appended survives. Limits: two writers of one file are not arbitrated here (the layout gives each
+file one writer); a full disk shows as OSError at `replace` or `sync`, and the old content stays.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def write_all(fd: int, data: bytes) -> None:
 def read_regular(path: Path, limit: int) -> bytes:
     """The content of a regular file through a fresh open, so that a cached attribute is never believed.
 
-    Raises OSError as open and read do; ValueError when it isn't a regular file (a FIFO would block for ever) or is longer
-    than `limit` bytes.
+    Raises OSError as open and read do; ValueError when it isn't a regular file (a FIFO would block for ever) or is
+    longer than `limit` bytes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
@@ -125,7 +125,9 @@ class AppendFile:
             raise
 
     def append(self, data: bytes) -> None:
-        """Write and make durable. Raises OSError (ENOSPC, EDQUOT, EIO ...); then nothing of `data` counts as written."""
+        """Write and make durable. Raises OSError (ENOSPC, EDQUOT, EIO ...); then nothing of `data` counts as
+        written.
+        """
         try:
             write_all(self._fd, data)
             os.fdatasync(self._fd)

@@ -1,7 +1,7 @@
 """Claims: which process works on what. A lease held by a kernel lock, which goes with the process however it dies.
 
-Correctness never rests on a claim: whoever holds one writes to files that carry its token. It only keeps two processes from
-paying for the same answers.
+Correctness never rests on a claim: whoever holds one writes to files that carry its token. It only keeps two processes
+from paying for the same answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from shared.atomic import make_folder, read_regular, replace
-
 
 START_PATIENCE = 0.5
 """Seconds for which a daemon tries for its own claim, so that somebody's glance at it (`held`) doesn't turn it away."""

@@ -8,8 +8,8 @@
         │   └── SuiteError   ... with every problem of a suite or task file at once
         └── WorkDirError     the work_dir is unusable, damaged, or of another version
 
-`Retryable` and `Permanent` end one attempt. They carry an `ErrorClass`, which is what the journal, the status and the report
-count by.
+`Retryable` and `Permanent` end one attempt. They carry an `ErrorClass`, which is what the journal, the status and the
+report count by.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Heartbeats: written by the process that does the work, judged by CHANGE on the reader's own monotonic clock.
 
-Clocks of two hosts are never compared, so skew and clock steps can neither kill nor immortalise a daemon. The beat is withheld
-when the work itself stopped moving (`tick` wasn't called for `stall_after` seconds), so that a hung daemon looks hung.
+Clocks of two hosts are never compared, so skew and clock steps can neither kill nor immortalise a daemon. The beat is
+withheld when the work itself stopped moving (`tick` wasn't called for `stall_after` seconds), so that a hung daemon
+looks hung.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class HeartbeatReader:
         self.last: Heartbeat | None = None
 
     def look(self) -> Verdict:
-        """Read the beats once. A beat that can't be read now (ESTALE, a vanished mount) is an unchanged beat, not a death."""
+        """Read the beats once. A beat that can't be read now (ESTALE, a vanished mount) is an unchanged beat, not a
+        death.
+        """
         now = self._clock.monotonic()
         beats: list[Heartbeat] = []
         self.trouble = ""
@@ -143,5 +146,7 @@ class HeartbeatReader:
         return "alive" if now - self._changed_at < self._timeout else "stale"
 
     def silent_for(self) -> float:
-        """Seconds since a beat was last seen to change, on this reader's clock (since it began to look, when none was)."""
+        """Seconds since a beat was last seen to change, on this reader's clock (since it began to look, when
+        none was).
+        """
         return self._clock.monotonic() - (self._started if self._changed_at is None else self._changed_at)

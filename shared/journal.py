@@ -1,9 +1,10 @@
 """The journal: one line an attempt that ended, one file a claim, one writer a file.
 
-Invariant: a line counts once its fsync returned. Writing is group commit: a thread of its own gathers what came in during
-the last `commit_interval` and appends it with one write and one fdatasync a file. Reading splits bytes on newline only (an
-answer may hold U+2028); a torn last line is ignored, a line that is no record is counted and skipped, and its request is asked
-again. Journals are never rewritten or shortened (but for the half-written end of a failed write, by its own writer).
+Invariant: a line counts once its fsync returned. Writing is group commit: a thread of its own gathers what came in
+during the last `commit_interval` and appends it with one write and one fdatasync a file. Reading splits bytes on
+newline only (an answer may hold U+2028); a torn last line is ignored, a line that is no record is counted and skipped,
+and its request is asked again. Journals are never rewritten or shortened (but for the half-written end of a failed
+write, by its own writer).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class _HeadGeneration(Struct, frozen=True):
 
 
 class AttemptHead(Struct, frozen=True):
-    """What resuming needs of an Attempt (or a Prediction); the rest of the line is skipped, which is faster than decoding it."""
+    """What resuming needs of an Attempt (or a Prediction); the rest of the line is skipped, which is faster than
+    decoding it.
+    """
 
     key: str
     doc_id: int
@@ -113,15 +116,17 @@ def _is_sound(head: AttemptHead) -> bool:
 class AnswerIndex:
     """Where the first answer of each request lies, over all journals of a shard.
 
-    Memory: 33 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND the
-    request_key: a row whose key no longer matches isn't an answer to what is asked now. Keys are held as their first 64 bits; as
-    the triple must match too, a false match needs a 1 in 2^64 accident at that very place.
+    Memory: 33 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND
+    the request_key: a row whose key no longer matches isn't an answer to what is asked now. Keys are held as their
+    first 64 bits; as the triple must match too, a false match needs a 1 in 2^64 accident at that very place.
     """
 
     def __init__(
         self, journals: Iterable[Path], predictions: Path | None = None, *, tick: Callable[[], None] = lambda: None
     ) -> None:
-        """predictions: the shard's predictions file, if there is one: it answers for journals that were cleared away."""
+        """predictions: the shard's predictions file, if there is one: it answers for journals that were
+        cleared away.
+        """
         self.paths = tuple(journals) + ((predictions,) if predictions is not None else ())
         self.damaged = 0
         self.tally = Tally()
@@ -209,9 +214,9 @@ def _key64(key: str) -> int:
 class JournalWriter:
     """Group commit for all open journals of one process, on a thread of its own.
 
-    Callers `append` lines from any thread and hear through `committed(target, tokens)` when they are durable. When the disk
-    refuses, `failed(target, error)` is told once for each failed round, the lines are kept, and the next round tries again: nothing
-    that came in is dropped while the process lives.
+    Callers `append` lines from any thread and hear through `committed(target, tokens)` when they are durable. When the
+    disk refuses, `failed(target, error)` is told once for each failed round, the lines are kept, and the next round
+    tries again: nothing that came in is dropped while the process lives.
     """
 
     def __init__(
@@ -283,7 +288,9 @@ class JournalWriter:
 
 
 class Target:
-    """One journal file to be: made at its first line, so that opening a shard that needs nothing leaves no empty file."""
+    """One journal file to be: made at its first line, so that opening a shard that needs nothing leaves no
+    empty file.
+    """
 
     def __init__(self, work: WorkDir, model: str, stem: str, claim: str) -> None:
         self._path = work.journal(model, stem, claim)

@@ -1,24 +1,25 @@
 """Where everything lies in a work_dir: the only place that joins paths under it. Each file has one writer.
 
     suite.toml                                      evalctl  replaced     the suite as submitted; no secrets
-    plan.json                                       inferd   replaced     pairs, shards, counts, digests (evalctl submit may write it first)
-    tasks/<dataset>.jsonl                           inferd   replaced     the TaskSpec lines as planned; digest in the plan
+    plan.json                                       inferd   replaced     pairs, shards, counts, digests
+                                                                          (or evalctl submit, under the same claim)
+    tasks/<dataset>.jsonl                           inferd   replaced     the TaskSpec lines as planned
     infer_heartbeat                                 inferd   replaced     the beat of the inferd that came first
     infer_heartbeat.<instance>                      inferd   replaced     ... of each further one
     eval_heartbeat                                  evald    replaced
     infer_status/<model>/<dataset>.json             inferd   replaced     progress and state of a shard
-    predictions/<model>/tmp_<dataset>.<claim>.jsonl inferd   append-only  the journal: one line an attempt that ended
-    predictions/<model>/<dataset>.jsonl             inferd   write-once   one line a request, in (doc_id, idx, repeat) order
-    eval_status/<model>/<dataset>.json              evald    replaced     pending / running / done / fail, with the reason
+    predictions/<model>/tmp_<dataset>.<claim>.jsonl inferd   append-only  the journal: a line an attempt that ended
+    predictions/<model>/<dataset>.jsonl             inferd   write-once   a line a request, by (doc_id, idx, repeat)
+    eval_status/<model>/<dataset>.json              evald    replaced     pending / running / done / fail, and why
     results/<model>/<dataset>.json                  evald    replaced     metrics, counts, provenance
     results/<model>/<dataset>.scores.jsonl          evald    replaced     one line a task and metric
-    summary/{report.json,report.md,leaderboard.csv} evald    replaced     rebuilt identically from results/ at any time
-    claims/                                         both     locks        who works on what; hints, correctness never rests on them
+    summary/{report.json,report.md,leaderboard.csv} evald    replaced     rebuilt identically from results/
+    claims/                                         both     locks        hints; correctness never rests on them
     logs/                                           both     append-only
 
-<model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ... after
-its name (`stem`). Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a status `done`
-finds the predictions it speaks of, and whoever sees predictions finds the plan.
+<model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ...
+after its name (`stem`). Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a
+status `done` finds the predictions it speaks of, and whoever sees predictions finds the plan.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ BACKUPS = 4
 def configure(daemon: str, file: Path | None, *, verbose: bool = False) -> Any:
     """Set up logging for one process and return its logger. file: where the JSON lines go; None for nowhere.
 
-    On stderr stand readable lines, from `info` up (`debug` with verbose). A log file that can't be opened or written to never
-    stops the daemon: what it says goes to stderr.
+    On stderr stand readable lines, from `info` up (`debug` with verbose). A log file that can't be opened or written to
+    never stops the daemon: what it says goes to stderr.
     """
-    shared = [
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,7 +1,7 @@
 """The plan: everything that will be asked, fixed before the first request.
 
-Planning streams each dataset once into `tasks/<dataset>.jsonl` and records counts and digests. It is idempotent: planning the same
-suite over the same files again changes nothing, and pairs whose digest stays keep what they have.
+Planning streams each dataset once into `tasks/<dataset>.jsonl` and records counts and digests. It is idempotent:
+planning the same suite over the same files again changes nothing, and pairs whose digest stays keep what they have.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def make_plan(
 ) -> Plan:
     """Write the tasks files and plan.json for `suite` (whose frozen text is `text`), under the caller's plan claim.
 
-    Raises SuiteError with every problem of every dataset file at once; then plan and tasks files are as they were. Killed between
-    the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it, planning again mends it.
+    Raises SuiteError with every problem of every dataset file at once; then plan and tasks files are as they were.
+    Killed between the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it,
+    planning again mends it.
     """
     planned: list[PlanDataset] = []
     instances: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """Every record on disk. Each has a sample in its docstring, which a test reads, writes and compares.
 
-Records are frozen: a later stage makes a new type instead of filling in an old one. `schema` is the version of the form; a
-reader that meets one it doesn't know fails with the remedy (`decode_record`). Non-finite numbers are written as null.
-Times are UTC text for people; nothing compares them between hosts. Durations are seconds, costs USD.
+Records are frozen: a later stage makes a new type instead of filling in an old one. `schema` is the version of the
+form; a reader that meets one it doesn't know fails with the remedy (`decode_record`). Non-finite numbers are written as
+null. Times are UTC text for people; nothing compares them between hosts. Durations are seconds, costs USD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SCHEMA = 1
 
 Outcome = Literal["ok", "truncated", "empty", "refused", "error", "not_run"]
 ANSWERS: frozenset[str] = frozenset({"ok", "truncated", "empty", "refused"})
-"""The outcomes that are answers: scored, and counted beside the score. `error` and `not_run` are missing: never scored."""
+"""The outcomes that are answers: scored, and counted beside the score. `error` and `not_run` are missing: never scored.
+"""
 
 PairState = Literal["pending", "running", "done", "fail"]
 DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
@@ -30,7 +31,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=False):
     schema: int = SCHEMA
 
 
-# --- what is asked -----------------------------------------------------------------------------------------------------
+# --- what is asked ----------------------------------------------------------------------------------------------------
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +55,8 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How an answer is to be sampled. What is unset isn't sent. A task's settings win over its dataset's, those over the model's.
+    """How an answer is to be sampled. What is unset isn't sent. A task's settings win over its dataset's, those over
+    the model's.
 
     {"temperature": 0.0, "max_tokens": 256, "stop": ["\\n\\n"], "seed": 1}
     """
@@ -78,7 +80,8 @@ class GenerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One item of a dataset. Exactly one of `prompt` and `messages` is given. Its position in the dataset is its doc_id.
+    """One item of a dataset. Exactly one of `prompt` and `messages` is given. Its position in the dataset is its
+    doc_id.
 
     {"schema":1,"task_id":"add-1","prompt":"7 plus 5?","targets":["12"],"metric_name":"exact_match",
     "post_process":"last_number","category":"arithmetic","few_shot":[{"prompt":"1 plus 1?","target":"2"}],
@@ -115,7 +118,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     repeat: int = 0
 
 
-# --- what came back ----------------------------------------------------------------------------------------------------
+# --- what came back ---------------------------------------------------------------------------------------------------
 
 
 class Usage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,10 +139,10 @@ class Generation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     {"text": "12", "confidence": 0.98, "token_nll": 0.0202, "token_count": 1, "finish_reason": "stop",
     "usage": {"prompt_tokens": 12, "completion_tokens": 3}, "served_model": "m-2026-01"}
 
-    text: the answer, without reasoning; "" when the endpoint sent none (content null). confidence: in [0, 1], or None when
-    unknown. token_nll: sum over the answer's tokens of -ln p, in nats; token_count: over how many tokens. finish_reason: as
-    the endpoint named it, None when it named none. refusal: the endpoint's own words for declining, if it marked them so.
-    first_token_seconds: from the send to the first text of a stream.
+    text: the answer, without reasoning; "" when the endpoint sent none (content null). confidence: in [0, 1], or None
+    when unknown. token_nll: sum over the answer's tokens of -ln p, in nats; token_count: over how many tokens.
+    finish_reason: as the endpoint named it, None when it named none. refusal: the endpoint's own words for declining,
+    if it marked them so. first_token_seconds: from the send to the first text of a stream.
     """
 
     text: str
@@ -186,7 +189,8 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     {"schema":1,"task_id":"add-1","key":"9f86d0","doc_id":7,"idx":0,"repeat":0,"outcome":"ok","attempts":1,
     "latency":0.21,"generation":{"text":"12"}}
 
-    attempts: how many calls it took; latency: of the last one. An `error` line (allowed by max_error_rate) holds no generation.
+    attempts: how many calls it took; latency: of the last one. An `error` line (allowed by max_error_rate) holds no
+    generation.
     """
 
     schema: int = SCHEMA
@@ -205,7 +209,7 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     generation: Generation | None = None
 
 
-# --- what is planned and what stands ------------------------------------------------------------------------------------
+# --- what is planned and what stands ----------------------------------------------------------------------------------
 
 
 class PlanDataset(Struct, frozen=True, kw_only=True):
@@ -273,10 +277,11 @@ class InferStatus(Record, frozen=True, kw_only=True):
     "finished_at":"","updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
     "journal_damage":0}
 
-    total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good. outcomes:
-    answers by kind. errors: failed attempts by class, those included whose request was answered later. failed: requests that
-    failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256 of the predictions once
-    `done`. served_models: model names the endpoint called itself. journal_damage: unreadable journal lines, asked again.
+    total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good.
+    outcomes: answers by kind. errors: failed attempts by class, those included whose request was answered later.
+    failed: requests that failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256
+    of the predictions once `done`. served_models: model names the endpoint called itself. journal_damage: unreadable
+    journal lines, asked again.
     """
 
     model: str
@@ -311,8 +316,8 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     {"schema":1,"time":"2026-11-30T12:00:00.000Z","seq":17,"boot_id":"3f2a","host":"h1","pid":4242,"state":"running",
     "interval":5.0,"reason":"","counters":{"completed":40,"in_flight":8}}
 
-    boot_id: new for each start of a daemon. interval: seconds between beats. counters: progress, for people and `status`.
-    reason: why it ended, in the state `finished` or `aborted`; what it waits for, else.
+    boot_id: new for each start of a daemon. interval: seconds between beats. counters: progress, for people and
+    `status`. reason: why it ended, in the state `finished` or `aborted`; what it waits for, else.
     """
 
     time: str
@@ -326,7 +331,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     counters: dict[str, float] = {}
 
 
-# --- what came out ------------------------------------------------------------------------------------------------------
+# --- what came out ----------------------------------------------------------------------------------------------------
 
 
 class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -335,8 +340,8 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     {"schema":1,"model_id":"m","task_id":"add-1","doc_id":7,"metric_name":"exact_match","score":1.0,"category":"arithmetic",
     "answers":1,"confidence":0.98,"extracted":["12"]}
 
-    score: in [0, 1], or null when it could not be computed (`error` says why) or the task has no answer. answers: how many
-    repeats were scored. extracted: what post-processing took from each answer, null where nothing.
+    score: in [0, 1], or null when it could not be computed (`error` says why) or the task has no answer. answers: how
+    many repeats were scored. extracted: what post-processing took from each answer, null where nothing.
     """
 
     schema: int = SCHEMA
@@ -353,7 +358,8 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EvalStatus(Record, frozen=True, kw_only=True):
-    """`eval_status/<model>/<dataset>.json`: where scoring a pair stands. content: digest of all that decides its result.
+    """`eval_status/<model>/<dataset>.json`: where scoring a pair stands. content: digest of all that decides its
+    result.
 
     {"schema":1,"model":"m","dataset":"gsm8k","state":"done","reason":"","content":"aa11","updated_at":"2026-11-30T12:00:00.000Z"}
     """
@@ -390,7 +396,9 @@ def decode_record(data: bytes | str, kind: type[T], place: str) -> T:
 
 
 def encode_record(record: Any) -> bytes:
-    """The record as one line of JSON without its newline; keys in the order of the fields, NaN and infinities as null."""
+    """The record as one line of JSON without its newline; keys in the order of the fields, NaN and infinities
+    as null.
+    """
     return _ENCODER.encode(record)
 
 

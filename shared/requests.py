@@ -1,7 +1,7 @@
 """From a task to the requests it needs: what is sent, and the request_key that decides whether an answer may be reused.
 
-A request is (doc_id, idx, repeat). For generated answers a task has one instance, idx 0; further request types add instances
-here, and everything after this module goes by the key and the triple alone.
+A request is (doc_id, idx, repeat). For generated answers a task has one instance, idx 0; further request types add
+instances here, and everything after this module goes by the key and the triple alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Request(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """All of a model that can change its answers; hashed into each request_key. The address is not in it: servers move."""
+    """All of a model that can change its answers; hashed into each request_key. The address is not in it:
+    servers move.
+    """
 
     adapter: str
     model: str

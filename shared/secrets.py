@@ -1,4 +1,6 @@
-"""Where secrets come from: the environment, or systemd's credentials folder. They go to the adapter and nowhere else."""
+"""Where secrets come from: the environment, or systemd's credentials folder. They go to the adapter and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from shared.atomic import read_regular
 
 
 def lookup(name: str, env: Mapping[str, str]) -> str | None:
-    """The secret called `name`: the variable, or the file of that name under $CREDENTIALS_DIRECTORY; None when unset."""
+    """The secret called `name`: the variable, or the file of that name under $CREDENTIALS_DIRECTORY; None when
+    unset.
+    """
     if value := env.get(name):
         return value
     folder = env.get("CREDENTIALS_DIRECTORY")

@@ -34,7 +34,8 @@ def check_transition(old: PairState, new: PairState) -> None:
 def read_record(path: Path, kind: type[T], limit: int = MAX_STATUS_BYTES) -> T | None:
     """The record in `path`, by a fresh open; None when there is no such file.
 
-    Raises WorkDirError when it is damaged, and OSError (ESTALE, EIO) when the filesystem can't tell now: look again later.
+    Raises WorkDirError when it is damaged, and OSError (ESTALE, EIO) when the filesystem can't tell now: look again
+    later.
     """
     try:
         data = read_regular(path, limit)

@@ -1,4 +1,5 @@
-"""The closed vocabularies of task files: a name that isn't here is refused when the task is read, before anything is asked.
+"""The closed vocabularies of task files: a name that isn't here is refused when the task is read, before anything is
+asked.
 
 What each name does lives in `evald` (metrics/, post_process.py); a test holds that both sides name the same things.
 """
@@ -16,7 +17,7 @@ POST_PROCESS: frozenset[str] = frozenset(
         "last_line",  # the last line that isn't blank
         "first_number",  # the first number in the text, in one canonical form
         "last_number",  # the last number in the text, in one canonical form
-        "gsm8k",  # the number after the last answer mark (`A:`, `####`, "the answer is"); the last number where there is no mark
+        "gsm8k",  # the number after the last answer mark (`A:`, `####` ...); the last number where there is none
         "choice_letter",  # the letter of a multiple-choice answer, A to Z
         "yes_no",  # "yes" or "no"
     }

@@ -1,4 +1,6 @@
-"""`evalctl demo`: ten fixed tasks over every metric through the real daemons and files, and the checks that all of it works."""
+"""`evalctl demo`: ten fixed tasks over every metric through the real daemons and files, and the checks that all of it
+works.
+"""
 
 from __future__ import annotations
 

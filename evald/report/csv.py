@@ -20,8 +20,8 @@ def leaderboard_csv(report: Report) -> str:
         for dataset, cell in standing.datasets.items():
             low, high = (cell.interval.low, cell.interval.high) if cell.interval is not None else (None, None)
             row = (
-                standing.rank, standing.model, dataset, cell.state, cell.metric, cell.mean, cell.stderr, low, high, cell.n,
-                cell.n_docs, cell.coverage, cell.reason,
+                standing.rank, standing.model, dataset, cell.state, cell.metric, cell.mean, cell.stderr, low, high,
+                cell.n, cell.n_docs, cell.coverage, cell.reason,
             )  # fmt: skip
             writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
     return out.getvalue()

@@ -13,8 +13,9 @@ def markdown(report: Report) -> str:
     parts = [
         "# Results",
         "",
-        f"{counts.models} models x {counts.datasets} datasets, {counts.tasks} tasks: {counts.pairs_scored} of {counts.pairs} pairs "
-        f"scored, coverage {numbers.share(counts.coverage)}, inference {numbers.seconds(counts.wall_seconds)}.",
+        f"{counts.models} models x {counts.datasets} datasets, {counts.tasks} tasks: "
+        f"{counts.pairs_scored} of {counts.pairs} pairs scored, coverage {numbers.share(counts.coverage)}, "
+        f"inference {numbers.seconds(counts.wall_seconds)}.",
         f"{counts.docs} docs, {counts.instances} instances, {counts.requests} requests, {counts.attempts} attempts; "
         f"{counts.prompt_tokens} + {counts.completion_tokens} tokens, {counts.cost:.4f} USD.",
         "",
@@ -71,7 +72,10 @@ def _notes(report: Report) -> list[str]:
             if cell.state == "missing":
                 notes.append(f"- {_text(f'{standing.model} x {name}: not scored: {cell.reason}')}")
             elif cell.n < cell.n_docs:
-                missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score; with them it lies in {numbers.span(cell.bounds)}"
+                missing = (
+                    f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score; "
+                    f"with them it lies in {numbers.span(cell.bounds)}"
+                )
                 notes.append(f"- * {_text(f'{standing.model} x {name}: {missing}')}")
     return [*notes, ""] if notes else []
 

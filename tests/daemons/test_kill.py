@@ -38,8 +38,9 @@ DATASETS = {"first": 500, "second": 300}
 
 
 def test_killed_fifty_times_then_finished(tmp_path: Path) -> None:
-    """Every request is answered exactly once in the predictions and once in the journal, and the server was never asked again
-    for a request whose line was in the journal when inferd died. What was asked twice was in flight at a kill."""
+    """Every request is answered exactly once in the predictions and once in the journal, and the server was never asked
+    again for a request whose line was in the journal when inferd died. What was asked twice was in flight at a kill.
+    """
     rng = random.Random(20261130)
     log = tmp_path / "server.log"
     with FakeServer(log=log) as server:
@@ -85,7 +86,8 @@ def test_killed_fifty_times_then_finished(tmp_path: Path) -> None:
         assert set(keys.values()) == {1}, "a request has more than one answer in the journal"
         assert len(keys) == size
         status = infer_status(work, dataset=name)
-        assert status is not None and status.state == "done"
+        assert status is not None
+        assert status.state == "done"
         assert status.reused > 0 or name == "first"
     asked_twice = stats["posts"] - sum(DATASETS.values())
     assert 0 <= asked_twice <= KILLS * WORKERS
@@ -115,7 +117,9 @@ def _sleep(seconds: float) -> None:
 
 @pytest.mark.parametrize("moment", ["before the first line", "in the merge"])
 def test_killed_at_a_chosen_moment(tmp_path: Path, moment: str) -> None:
-    """`retry-killed-early-loses-samples`: a resume that is killed right after it began takes nothing away from what there is."""
+    """`retry-killed-early-loses-samples`: a resume that is killed right after it began takes nothing away from what
+    there is.
+    """
     with FakeServer() as server:
         suite = write_suite(tmp_path / "suite", [openai(server.url("d20"))], {"d": [task(n) for n in range(100)]})
         work = WorkDir(tmp_path / "work")

@@ -562,8 +562,7 @@ def test_deadline(server: FakeServer, behaviour: str, stream: bool) -> None:
 
 
 def test_nobody_listens(server: FakeServer) -> None:
-    """Case all-failed-exit-zero: refused, unknown host and a silent host are connection errors that name the address.
-    """
+    """Case all-failed-exit-zero: refused, unknown host and a silent host are connection errors that name the address."""
     error = failure(make(server, base_url="http://127.0.0.1:9/v1"))
     assert (type(error), error.kind, error.status) == (Retryable, "connection", None)
     assert "http://127.0.0.1:9/v1" in error.message
