@@ -35,6 +35,27 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on st
 SUITE = click.argument("suite", type=click.Path(path_type=Path))
 
 
+def _paths(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Path]:
+    """ABBR=FILE, as often as it is given."""
+    paths = {}
+    for text in given:
+        abbr, equals, file = text.partition("=")
+        if not (abbr and equals and file):
+            raise click.BadParameter(f"expected ABBR=FILE, got {text!r}")
+        paths[abbr] = Path(file)
+    return paths
+
+
+PATHS = click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="ABBR=FILE",
+    callback=_paths,
+    help="Read dataset ABBR from FILE instead of the path in the suite. May be repeated.",
+)
+
+
 class Commands(click.Group):
     """Turns Tandem's errors into one text on stderr and their exit status."""
 
@@ -88,14 +109,16 @@ def init(folder: Path) -> None:
 
 @main.command()
 @SUITE
+@PATHS
 @AS_JSON
-def validate(suite: Path, as_json: bool) -> None:
+def validate(suite: Path, paths: dict[str, Path], as_json: bool) -> None:
     """Check SUITE and every file it names; print what it would ask, and about what that costs. Starts nothing.
 
     \b
     Example: evalctl validate suite.toml
     """
-    counts = estimate(check(suite))
+    checked, _ = check(suite, paths)
+    counts = estimate(checked)
     if as_json:
         click.echo(encode_record(counts).decode())
         return
@@ -106,15 +129,16 @@ def validate(suite: Path, as_json: bool) -> None:
 @main.command("submit")
 @SUITE
 @WORK_DIR
+@PATHS
 @click.option("--no-env", is_flag=True, help="Don't ask for API key variables here: inferd does, on its own host.")
-def submit_command(suite: Path, work_dir: Path, no_env: bool) -> None:
+def submit_command(suite: Path, work_dir: Path, paths: dict[str, Path], no_env: bool) -> None:
     """Check SUITE, freeze it into WORK_DIR with its plan and tasks. Starts nothing.
 
     \b
     Example: evalctl submit suite.toml -w /srv/tandem/run1
     Then, on any host that sees the folder: inferd -w /srv/tandem/run1, and evald -w /srv/tandem/run1
     """
-    plan = submit(suite, WorkDir(work_dir), check_env=not no_env)
+    plan = submit(suite, WorkDir(work_dir), paths, check_env=not no_env)
     requests = sum(pair.requests for pair in plan.pairs)
     click.echo(
         f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; "
@@ -125,18 +149,21 @@ def submit_command(suite: Path, work_dir: Path, no_env: bool) -> None:
 @main.command()
 @SUITE
 @WORK_DIR
+@PATHS
 @AS_JSON
 @click.option("--progress/--no-progress", default=True, help="Show progress on stderr.")
-def run(suite: Path, work_dir: Path, as_json: bool, progress: bool) -> None:
+def run(suite: Path, work_dir: Path, paths: dict[str, Path], as_json: bool, progress: bool) -> None:
     """Run SUITE in WORK_DIR: both daemons, live progress, and the leaderboard at the end.
 
     Stopped (Ctrl-C) or killed, it goes on where it was when started again with the same WORK_DIR.
 
     \b
-    Example: evalctl run suite.toml -w runs/first
+    Examples:
+      evalctl run suite.toml -w runs/first
+      evalctl run examples/gsm8k-local.toml -w runs/gsm8k --path gsm8k=/data/gsm8k/test.jsonl
     """
     work = WorkDir(work_dir)
-    submit(suite, work)
+    submit(suite, work, paths)
     ended = run_daemons(work, Console(stderr=True), progress=progress)
     if ended.exit_code != 2:
         _show(read_report(work), as_json=as_json)

@@ -15,15 +15,25 @@ from shared.errors import Problem, SuiteError, UsageError
 from shared.layout import WorkDir
 from shared.plan import make_plan
 from shared.records import Plan
-from shared.suite import freeze, load_suite
+from shared.suite import freeze, parse_suite, read_suite, with_paths
 
 
-def check(path: Path, *, env: Mapping[str, str] = os.environ, check_env: bool = True) -> Suite:
-    """The suite in `path`, with all that can be known to be wrong with it, its adapters included, in one SuiteError."""
+def check(
+    path: Path, paths: Mapping[str, Path] | None = None, *, env: Mapping[str, str] = os.environ, check_env: bool = True
+) -> tuple[Suite, str]:
+    """The suite in `path` and its text, frozen; or all that can be known to be wrong with it, its adapters included, in
+    one SuiteError.
+
+    paths: files to read datasets from instead of their own, by abbr.
+    """
+    text: bytes | str = read_suite(path)
+    if paths:
+        text = with_paths(text, paths)
+    folder = path.absolute().parent
     problems: list[Problem] = []
     suite: Suite | None = None
     try:
-        suite = load_suite(path, env, check_env=check_env)
+        suite = parse_suite(text, str(path), folder, env if check_env else None)
     except SuiteError as error:
         problems += error.problems
     if suite is not None:
@@ -34,22 +44,21 @@ def check(path: Path, *, env: Mapping[str, str] = os.environ, check_env: bool = 
         ]
     if problems or suite is None:
         raise SuiteError(problems)
-    return suite
+    return suite, freeze(text, folder)
 
 
-def submit(path: Path, work: WorkDir, *, check_env: bool = True) -> Plan:
+def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *, check_env: bool = True) -> Plan:
     """Freeze the suite into the work_dir and plan it. What an earlier suite left there is reused where it still fits.
 
     Raises SuiteError; then the work_dir is as it was. Raises UsageError when an inferd is at work there.
     """
-    suite = check(path, check_env=check_env)
+    suite, text = check(path, paths, check_env=check_env)
     make_folder(work.root)
     claim = claims.take(work.inferd_claim, timeout=claims.START_PATIENCE)
     if claim is None:
         owner = claims.owner(work.inferd_claim)
         raise UsageError(f"{work}: inferd is at work here ({owner}): stop it before another suite is submitted")
     with claim:
-        text = freeze(path.read_bytes(), path.absolute().parent).encode()
-        plan = make_plan(work, suite, text, SystemClock())
-        replace(work.suite, text)
+        plan = make_plan(work, suite, text.encode(), SystemClock())
+        replace(work.suite, text.encode())
     return plan

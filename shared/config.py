@@ -185,10 +185,12 @@ class BudgetConfig(_Table, frozen=True, kw_only=True):
 class Suite(_Table, frozen=True, kw_only=True):
     """What the user wants run: every model over every dataset.
 
-    base_dir: the absolute folder that relative paths start from (default: where the suite file lies).
+    base_dir: the absolute folder that relative paths start from (default: where the suite file lies). paths: files that
+    win over the datasets' own `path`, by abbr; `evalctl run --path ABBR=FILE` puts them there.
     """
 
     base_dir: str | None = None
+    paths: dict[str, str] = {}
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     datasets: Annotated[tuple[DatasetConfig, ...], Meta(min_length=1)]
     infer: InferConfig = InferConfig()

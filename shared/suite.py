@@ -55,11 +55,16 @@ def load_suite(
     models; a reader of a frozen suite needs neither. Raises SuiteError.
     """
     path = Path(path)
+    text = read_suite(path)
+    return parse_suite(text, str(path), path.absolute().parent, env if check_env else None, check_files=check_files)
+
+
+def read_suite(path: Path) -> bytes:
+    """The suite file's bytes. Raises SuiteError when it can't be read."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise SuiteError([Problem(str(path), f"can't be read: {error.strerror or error}")]) from None
-    return parse_suite(data, str(path), path.absolute().parent, env if check_env else None, check_files=check_files)
 
 
 def parse_suite(
@@ -69,9 +74,10 @@ def parse_suite(
     all.
     """
     raw = _parse_toml(text, origin)
+    unknown = _apply_paths(raw)
     suite, problems = convert_table(raw, Suite, "")
     base = _base_dir(raw, base_dir, problems)
-    found = [*_check_names(raw), *_check_generation(raw), *_check_intervals(suite)]
+    found = [*unknown, *_check_names(raw), *_check_generation(raw), *_check_intervals(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += _check_model(model, place, env)
     for place, dataset in _tables(raw, "datasets", DatasetConfig, {"abbr": "_", "path": "_"}):
@@ -85,6 +91,34 @@ def parse_suite(
 def dataset_path(suite: Suite, dataset: DatasetConfig) -> Path:
     """Where the dataset's file lies. The suite must have been loaded: its base_dir is set."""
     return Path(suite.base_dir or "", dataset.path)
+
+
+def with_paths(text: bytes | str, paths: Mapping[str, Path]) -> str:
+    """The suite's text with a `[paths]` table at its end, so that the datasets named there are read from other files.
+
+    Raises SuiteError when the text is no TOML, or has such a table already.
+    """
+    if "paths" in _parse_toml(text, "suite"):
+        raise SuiteError([Problem("paths", "the suite has this table already: change it there")])
+    table = "".join(f"{_quoted(abbr)} = {_quoted(str(path.absolute()))}\n" for abbr, path in paths.items())
+    return f"{_decode(text, 'suite')}\n[paths]\n{table}"
+
+
+def _apply_paths(raw: dict[str, Any]) -> list[Problem]:
+    """Put each entry of `[paths]` into its dataset's table; tells the entries that name none."""
+    paths, datasets = raw.get("paths"), raw.get("datasets")
+    if not isinstance(paths, dict) or not isinstance(datasets, list):
+        return []  # told as a wrong type elsewhere
+    tables = {
+        table["abbr"]: table for table in datasets if isinstance(table, dict) and isinstance(table.get("abbr"), str)
+    }
+    for abbr in paths.keys() & tables.keys():
+        tables[abbr]["path"] = paths[abbr]
+    return [
+        Problem(join_place("paths", abbr), f"no dataset has this abbr; {unknown_word(abbr, tables)}")
+        for abbr in paths
+        if abbr not in tables
+    ]
 
 
 def freeze(text: bytes | str, base_dir: Path) -> str:
@@ -101,8 +135,12 @@ def freeze(text: bytes | str, base_dir: Path) -> str:
         folder.encode()
     except UnicodeEncodeError:
         raise SuiteError([Problem("base_dir", f"the folder's name isn't UTF-8: {folder!a}: rename it")]) from None
-    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
-    return f"base_dir = {json.dumps(folder, ensure_ascii=False)}\n".replace("\x7f", "\\u007f") + text
+    return f"base_dir = {_quoted(folder)}\n{text}"
+
+
+def _quoted(text: str) -> str:
+    """As a TOML string. JSON's escapes are TOML's, but for DEL, which JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _decode(text: bytes | str, origin: str) -> str:
