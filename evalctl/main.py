@@ -26,6 +26,7 @@ from evalctl.tables import clean, leaderboard_table, state_table
 from evald.leaderboard import Report
 from evald.report.markdown import markdown
 from evald.summary import read_report, write_summary
+from shared.clock import SystemClock
 from shared.errors import TandemError
 from shared.layout import WorkDir
 from shared.records import encode_record
@@ -192,7 +193,7 @@ def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
     """
     work = WorkDir(work_dir)
     if not watch:
-        state = read_state(work, time.time())
+        state = read_state(work, SystemClock().time())
         if as_json:
             click.echo(encode_record(state).decode())
         else:
@@ -201,7 +202,7 @@ def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            state = read_state(work, time.time())
+            state = read_state(work, SystemClock().time())
             if as_json:
                 click.echo(encode_record(state).decode())
             else:

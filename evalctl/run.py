@@ -17,6 +17,7 @@ from rich.live import Live
 
 from evalctl.state import State, read_state
 from evalctl.tables import clean, state_table
+from shared.clock import SystemClock
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 
@@ -49,7 +50,7 @@ class Daemon:
         self.name = name
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the daemon
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"{name}.service", "-w", str(work)],
+            [sys.executable, "-P", "-m", f"{name}.service", "-w", str(work)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
@@ -127,7 +128,7 @@ def _wait_any(daemons: list[Daemon], timeout: float) -> None:
 
 def _state(work: WorkDir) -> State | None:
     try:
-        return read_state(work, time.time())
+        return read_state(work, SystemClock().time())
     except (OSError, WorkDirError):
         return None  # shown again in a moment; the daemons themselves report what is wrong
 

@@ -27,9 +27,9 @@ RESULT_LIMIT = 64 << 20
 def write_summary(root: str) -> None:
     work = WorkDir(root)
     report = read_report(work)
-    replace(work.summary("report.json"), msgspec.json.format(encode_record(report), indent=1) + b"\n")
-    replace(work.summary("report.md"), markdown(report).encode())
-    replace(work.summary("leaderboard.csv"), leaderboard_csv(report).encode())
+    replace(work.report_json, msgspec.json.format(encode_record(report), indent=1) + b"\n")
+    replace(work.report_md, markdown(report).encode())
+    replace(work.leaderboard_csv, leaderboard_csv(report).encode())
 
 
 def read_report(work: WorkDir) -> Report:

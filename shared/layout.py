@@ -1,4 +1,4 @@
-"""Where everything lies in a work_dir: the only place that joins paths under it. Each file has one writer.
+"""Where everything lies in a work_dir. No other module joins paths under it. Each file has one writer.
 
     suite.toml                                      evalctl  replaced     the suite as submitted; no secrets
     plan.json                                       inferd   replaced     pairs, shards, counts, digests
@@ -125,8 +125,17 @@ class WorkDir:
     def scores(self, model: str, dataset: str) -> Path:
         return self.root / "results" / safe_name(model) / f"{safe_name(dataset)}.scores.jsonl"
 
-    def summary(self, name: str) -> Path:
-        return self.root / "summary" / name
+    @property
+    def report_json(self) -> Path:
+        return self.root / "summary" / "report.json"
+
+    @property
+    def report_md(self) -> Path:
+        return self.root / "summary" / "report.md"
+
+    @property
+    def leaderboard_csv(self) -> Path:
+        return self.root / "summary" / "leaderboard.csv"
 
     @property
     def inferd_claim(self) -> Path:

@@ -205,4 +205,4 @@ def journal(work: WorkDir, model: str = "m", dataset: str = "d") -> list[Attempt
 
 
 def report(work: WorkDir) -> dict[str, Any]:
-    return json.loads(work.summary("report.json").read_text())  # type: ignore[no-any-return]
+    return json.loads(work.report_json.read_text())  # type: ignore[no-any-return]
