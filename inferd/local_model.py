@@ -40,7 +40,7 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     gguf: the weights, an absolute path (default: the embedded model's, fetched once). context: tokens that one request
     may take, prompt and answer together. parallel: requests answered at once; memory is held for context x parallel
-    tokens. threads: default those processors that this process may use, at most 8.
+    tokens. threads: default half the processors that this process may use, at most 8.
     """
 
     gguf: str | None = None
@@ -112,8 +112,10 @@ def _own_weights(model: ModelConfig, gguf: str) -> Path:
 
 
 def _default_threads() -> int:
+    # llama.cpp's threads wait for each other by spinning: when other work takes a processor, two threads on two cores
+    # were six times slower than one. So half is left to others; alone on the machine that costs a third of the speed.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, usable)
+    return max(1, min(8, usable // 2))
 
 
 # --- the server, seen from its owner ----------------------------------------------------------------------------------

@@ -562,7 +562,9 @@ def test_deadline(server: FakeServer, behaviour: str, stream: bool) -> None:
 
 
 def test_nobody_listens(server: FakeServer) -> None:
-    """Case all-failed-exit-zero: refused, unknown host and a silent host are connection errors that name the address."""
+    """Case all-failed-exit-zero: a refused connection and an unknown host are connection errors that name the
+    address.
+    """
     error = failure(make(server, base_url="http://127.0.0.1:9/v1"))
     assert (type(error), error.kind, error.status) == (Retryable, "connection", None)
     assert "http://127.0.0.1:9/v1" in error.message
@@ -625,7 +627,7 @@ def test_proxy_from_the_environment(server: FakeServer, monkeypatch: pytest.Monk
 
 
 def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown authority is refused; SSL_CERT_FILE and CURL_CA_BUNDLE name one that is trusted."""
+    """An unknown authority is refused; CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR name one to trust."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl command to make a certificate with")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -642,6 +644,12 @@ def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             monkeypatch.setenv(name, str(cert))
             assert ask(make(server)).text == "echo: hello"
             monkeypatch.delenv(name)
+        folder = tmp_path / "by-hash"
+        folder.mkdir()
+        name = subprocess.check_output(["openssl", "x509", "-hash", "-noout", "-in", str(cert)], text=True).strip()
+        shutil.copy(cert, folder / f"{name}.0")
+        monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+        assert ask(make(server)).text == "echo: hello"
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
