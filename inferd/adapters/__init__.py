@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
@@ -85,6 +87,9 @@ def _load(name: str) -> Any:
         return BUILT_IN[name]
     if ":" in name:
         module, _, attribute = name.partition(":")
+        # As `python` itself would find it from here; last, so that no file in this folder hides an installed module.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)

@@ -24,7 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferd.adapters import build_adapter
-from inferd.adapters.openai import OpenAIAdapter, _Stream, retry_after
+from inferd.adapters.endpoint_errors import retry_after
+from inferd.adapters.event_stream import EventStream
+from inferd.adapters.openai import OpenAIAdapter
 from inferd.adapters.transport import Redactor, Transport, public_url, url_secrets
 from inferd.outcome import outcome_of
 from shared.config import InferConfig, ModelConfig
@@ -452,7 +454,7 @@ def test_stream_left_open(server: FakeServer, behaviour: str, monkeypatch: pytes
     """Case stream-not-closed-leaks-connection: a server that says it is done and keeps the stream open is left, in
     seconds.
     """
-    monkeypatch.setattr("inferd.adapters.openai.FINISH_GRACE", 0.2)
+    monkeypatch.setattr("inferd.adapters.event_stream.FINISH_GRACE", 0.2)
     answer = ask(make(server, behaviour, stream=True, attempt_timeout=60.0))
     assert (answer.text, answer.finish_reason) == ("The answer is 4", "stop")
 
@@ -531,7 +533,7 @@ def test_streams_cut_anywhere(texts: list[str], newline: bytes, cuts: list[int],
     whole = b": hi\n\n" + b"".join(map(_event, chunks)) + _event(_chunk({}, "stop")) + b"data: [DONE]\n\n"
     whole = whole.replace(b"\n", newline)
     edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-    stream = _Stream(Redactor([]))
+    stream = EventStream(Redactor([]))
     for start, end in pairwise(edges):
         stream.feed(whole[start:end])
     stream.end()
@@ -540,7 +542,7 @@ def test_streams_cut_anywhere(texts: list[str], newline: bytes, cuts: list[int],
 
 def test_pair_split_over_events() -> None:
     """A character whose halves come in two events is put together; an event of several data lines is one."""
-    stream = _Stream(Redactor([]))
+    stream = EventStream(Redactor([]))
     stream.feed(b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n')
     stream.feed(b'data: {"choices":\ndata: [{"delta":{"content":"\\ude42"},"finish_reason":"stop"}]}\n\n')
     stream.end()
