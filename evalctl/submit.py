@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from evald.post_process import target_fault
 from inferd.adapters import check_adapter
 from shared import claims
 from shared.atomic import make_folder, replace
@@ -59,6 +60,6 @@ def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *
         owner = claims.owner(work.inferd_claim)
         raise UsageError(f"{work}: inferd is at work here ({owner}): stop it before another suite is submitted")
     with claim:
-        plan = make_plan(work, suite, text.encode(), SystemClock())
+        plan = make_plan(work, suite, text.encode(), SystemClock(), fault=target_fault)
         replace(work.suite, text.encode())
     return plan

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from shared.records import TaskSpec
+
 
 @dataclass(frozen=True)
 class PostProcess:
@@ -41,6 +43,10 @@ class PostProcess:
     def target(self, text: str) -> str:
         found = (self.canonical or self.extract)(text)
         return text.strip() if found is None else found
+
+    def suits(self, text: str) -> bool:
+        """Whether an answer could ever be found that equals this target."""
+        return (self.canonical or self.extract)(text) is not None
 
 
 # --- characters -----------------------------------------------------------------------------------------------------
@@ -331,6 +337,16 @@ POST_PROCESS: Mapping[str, PostProcess] = {
         PostProcess("last_number", "1", _last_number),
         PostProcess("gsm8k", "1", _gsm8k),
         PostProcess("choice_letter", "1", _choice_letter),
-        PostProcess("yes_no", "1", _yes_no, lambda text: _yes_no(text) or text.strip().lower()),
+        PostProcess("yes_no", "1", _yes_no),
     )
 }
+
+
+def target_fault(task: TaskSpec) -> str | None:
+    """Why no answer could ever be right, in words: a target in which the task's post-process finds nothing itself."""
+    step = POST_PROCESS[task.post_process]
+    wrong = next((target for target in task.targets if not step.suits(target)), None)
+    if wrong is None:
+        return None
+    shown = wrong if len(wrong) <= 80 else wrong[:80] + "..."
+    return f"no answer can match the target {shown!r}: post_process {step.name} finds nothing in it"

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from evald.calibration import CalibrationBuffer
 from evald.metrics import METRICS, CorpusScore
-from evald.post_process import POST_PROCESS
+from evald.post_process import POST_PROCESS, target_fault
 from evald.results import CategoryResult, MetricResult, PairResult, ScoreError
 from evald.stats import Moments, bounds, interval, wilson
 from shared.atomic import replace, replace_lines
@@ -227,7 +227,7 @@ def _score_doc(
             )  # fmt: skip
         return
     step = POST_PROCESS[task.post_process]
-    reason = ""
+    reason = target_fault(task) or ""  # told when the suite was submitted; a plan made otherwise may still hold it
     extracted: list[str | None] = []
     targets: list[str] = []
     try:

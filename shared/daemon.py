@@ -10,15 +10,46 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from types import FrameType
+
+
+class SignalEvent(threading.Event):
+    """An event that a signal handler may set. It is never cleared.
+
+    The lock of a plain Event isn't reentrant: a handler that interrupts the main thread inside `wait` would wait for
+    itself for ever. `SimpleQueue.put` is made for such a place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told = False
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        return self._told
+
+    def set(self) -> None:
+        if not self._told:
+            self._told = True
+            self._tokens.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._told:
+            try:
+                self._tokens.get(timeout=None if timeout is None else max(timeout, 0.0))
+            except Empty:
+                return self._told
+            self._tokens.put(None)  # for whoever else waits
+        return True
 
 
 class StopSignal:
     """Set by SIGTERM and SIGINT; a second one of either asks to hurry."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
-        self.hurry = threading.Event()
+        self.event = SignalEvent()
+        self.hurry = SignalEvent()
         self.name = ""
         self.on_signal: Callable[[], None] = lambda: None
 

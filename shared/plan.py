@@ -22,7 +22,7 @@ from shared.names import collisions
 from shared.records import Plan, PlanDataset, PlanPair, PlanShard, TaskSpec, encode_record
 from shared.status import MAX_PLAN_BYTES, read_record, write_record
 from shared.suite import dataset_path
-from shared.tasks import read_tasks
+from shared.tasks import no_fault, read_tasks
 
 _TASK = msgspec.json.Decoder(TaskSpec)
 
@@ -32,9 +32,17 @@ def suite_digest(text: bytes) -> str:
 
 
 def make_plan(
-    work: WorkDir, suite: Suite, text: bytes, clock: Clock, *, tick: Callable[[], None] = lambda: None
+    work: WorkDir,
+    suite: Suite,
+    text: bytes,
+    clock: Clock,
+    *,
+    fault: Callable[[TaskSpec], str | None] = no_fault,
+    tick: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Write the tasks files and plan.json for `suite` (whose frozen text is `text`), under the caller's plan claim.
+
+    fault: see `read_tasks`.
 
     Raises SuiteError with every problem of every dataset file at once; then plan and tasks files are as they were.
     Killed between the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it,
@@ -46,7 +54,7 @@ def make_plan(
     for dataset in suite.datasets:
         counter = _Counter()
         try:
-            tasks = read_tasks(dataset, dataset_path(suite, dataset))
+            tasks = read_tasks(dataset, dataset_path(suite, dataset), fault)
             _, digest = atomic.replace_lines(work.staged_tasks(dataset.abbr), counter.lines(tasks), tick=tick)
         except SuiteError as error:
             problems += error.problems

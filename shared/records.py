@@ -382,7 +382,7 @@ def decode_record(data: bytes | str, kind: type[T], place: str) -> T:
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise WorkDirError(f"{place}: not a {kind.__name__} record: {error}") from None
     if head.schema != SCHEMA:
         raise WorkDirError(
@@ -391,7 +391,7 @@ def decode_record(data: bytes | str, kind: type[T], place: str) -> T:
         )
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise WorkDirError(f"{place}: not a {kind.__name__} record: {error}") from None
 
 

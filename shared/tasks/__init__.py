@@ -6,7 +6,7 @@ a task (to find ids that occur twice), not with the texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,17 +18,23 @@ from shared.tasks.mapping import is_mapped, mapped_tasks
 from shared.tasks.native import native_tasks
 from shared.tasks.rows import read_lines, read_rows
 
-__all__ = ["MAX_PROBLEMS", "read_lines", "read_rows", "read_tasks"]
+__all__ = ["MAX_PROBLEMS", "no_fault", "read_lines", "read_rows", "read_tasks"]
 
 MAX_PROBLEMS = 20
 """Problems of one file that are told; of the rest only the number is."""
 
 
-def read_tasks(dataset: DatasetConfig, path: Path) -> Iterator[TaskSpec]:
+def no_fault(_: TaskSpec) -> str | None:
+    return None
+
+
+def read_tasks(
+    dataset: DatasetConfig, path: Path, fault: Callable[[TaskSpec], str | None] = no_fault
+) -> Iterator[TaskSpec]:
     """The dataset's tasks in the order of its file; a task's position is its doc_id.
 
     What a task says itself (metric, post_process, category, few_shot, each generation setting) wins over what the
-    dataset says.
+    dataset says. fault: what else may be wrong with a task, in words, by someone who knows more than its form.
 
     Raises SuiteError, at the latest after the last task, with the first 20 problems of the file and the number of the
     others: rows that can't be read or give no task, ids that occur twice, no task at all. No task comes after a
@@ -44,6 +50,9 @@ def read_tasks(dataset: DatasetConfig, path: Path) -> Iterator[TaskSpec]:
             count += 1
             if isinstance(task, list):
                 problems.add(*task)
+                continue
+            if (text := fault(task)) is not None:
+                problems.add(Problem(f"{path}:{number}", f"task {show(task.task_id)}: {text}"))
                 continue
             if not numbered:
                 key = hash(task.task_id)

@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evald.metrics import METRICS
-from evald.post_process import POST_PROCESS
+from evald.post_process import POST_PROCESS, target_fault
+from shared.records import TaskSpec
 from shared.vocabulary import NUMERIC
 from shared.vocabulary import POST_PROCESS as NAMES
 
@@ -375,3 +376,25 @@ def test_any_text_is_taken(name: str, text: str) -> None:
     step = POST_PROCESS[name]
     found = step.answer(text)
     assert found is None or step.target(found) == found
+
+
+@pytest.mark.parametrize(
+    ("post_process", "target"),
+    [("last_number", "42abc"), ("gsm8k", "no number here 4th"), ("choice_letter", "2"), ("yes_no", "maybe")],
+)
+def test_a_target_that_no_answer_can_match_is_a_fault(post_process: str, target: str) -> None:
+    """`gsm8k-gold-unparsed`, `gsm8k-negative-gold`: a gold that can't be read is told, never held against the model."""
+    task = TaskSpec(task_id="t", prompt="?", targets=(target,), post_process=post_process)
+    fault = target_fault(task)
+    assert fault is not None
+    assert target in fault
+
+
+def test_targets_that_can_be_matched_have_no_fault() -> None:
+    for post_process, target in [
+        ("last_number", "-1,234.5"),
+        ("gsm8k", "#### 70000 "),
+        ("choice_letter", "(B)"),
+        ("none", ""),
+    ]:
+        assert target_fault(TaskSpec(task_id="t", prompt="?", targets=(target,), post_process=post_process)) is None
