@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from evalctl import demo as demo_run
 from evalctl import template
 from evalctl.estimate import estimate
 from evalctl.run import run_daemons
-from evalctl.state import read_state
+from evalctl.state import State, read_state
 from evalctl.submit import check, submit
 from evalctl.tables import clean, leaderboard_table, state_table
 from evald.leaderboard import Report
@@ -167,7 +168,9 @@ def run(suite: Path, work_dir: Path, paths: dict[str, Path], as_json: bool, prog
     submit(suite, work, paths)
     ended = run_daemons(work, Console(stderr=True), progress=progress)
     if ended.exit_code != 2:
-        _show(read_report(work), as_json=as_json)
+        found = read_report(work)
+        _show(found, as_json=as_json)
+        _tell_missing(found)
     sys.exit(ended.exit_code)
 
 
@@ -192,24 +195,15 @@ def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
       evalctl status -w runs/first --json | jq .pairs
     """
     work = WorkDir(work_dir)
-    if not watch:
-        state = read_state(work, SystemClock().time())
-        if as_json:
+    if as_json:
+        for state in _states(work, interval, watch=watch):
             click.echo(encode_record(state).decode())
-        else:
-            Console().print(state_table(state))
-        return
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            state = read_state(work, SystemClock().time())
-            if as_json:
-                click.echo(encode_record(state).decode())
-            else:
+    elif watch:
+        with Live(console=Console(), auto_refresh=False) as live:
+            for state in _states(work, interval, watch=True):
                 live.update(state_table(state), refresh=True)
-            if all(view.state in ("finished", "aborted", "gone") for view in (*state.inferd, state.evald)):
-                return
-            time.sleep(interval)
+    else:
+        Console().print(state_table(read_state(work, SystemClock().time())))
 
 
 @main.command()
@@ -286,6 +280,31 @@ def serve_model(gguf: Path | None, parallel: int | None, context: int | None) ->
 
     given = {"gguf": str(gguf.absolute()) if gguf is not None else None, "parallel": parallel, "context": context}
     serve_until_stopped({name: value for name, value in given.items() if value is not None})
+
+
+def _states(work: WorkDir, interval: float, *, watch: bool) -> Iterator[State]:
+    """What stands, again and again until both daemons have ended; once without `watch`."""
+    state: State | None = None
+    while True:
+        try:
+            state = read_state(work, SystemClock().time())
+        except OSError:
+            if state is None:
+                raise  # not even a first look
+        else:
+            yield state
+            ended = all(view.state in ("finished", "aborted", "gone") for view in (*state.inferd, state.evald))
+            if ended or not watch:
+                return
+        time.sleep(interval)
+
+
+def _tell_missing(found: Report) -> None:
+    """A line on stderr for each pair without a score: stdout may be a file, or JSON."""
+    for standing in found.leaderboard:
+        for dataset, cell in standing.datasets.items():
+            if cell.state == "missing":
+                click.echo(clean(f"{standing.model} x {dataset}: not scored: {cell.reason}"), err=True)
 
 
 def _show(found: Report, *, as_json: bool) -> None:

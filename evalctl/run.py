@@ -100,7 +100,7 @@ def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list
                 inferd.stop()
             if told and inferd.process.poll() is not None:
                 evald.stop()
-            if inferd.process.poll() in (1, 2):
+            if inferd.process.poll() in (1, 2) and not _beats(work):
                 evald.stop()  # it never got to work: there is nothing to wait for
             state = _state(work)
             if state is not None and isinstance(view, Live):
@@ -113,6 +113,14 @@ def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list
                     highlight=False,
                 )
             _wait_any(daemons, REFRESH)
+
+
+def _beats(work: WorkDir) -> bool:
+    """Whether inferd got as far as its first beat; then its last one tells evald that it has ended."""
+    try:
+        return bool(work.infer_heartbeats())
+    except OSError:
+        return False
 
 
 def _wait_any(daemons: list[Daemon], timeout: float) -> None:

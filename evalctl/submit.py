@@ -9,7 +9,7 @@ from pathlib import Path
 from evald.post_process import target_fault
 from inferd.adapters import check_adapter
 from shared import claims
-from shared.atomic import make_folder, replace
+from shared.atomic import make_folder, remove, replace
 from shared.clock import SystemClock
 from shared.config import Suite
 from shared.errors import Problem, SuiteError, UsageError
@@ -62,4 +62,6 @@ def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *
     with claim:
         plan = make_plan(work, suite, text.encode(), SystemClock(), fault=target_fault)
         replace(work.suite, text.encode())
+        for beat in work.infer_heartbeats():
+            remove(beat)  # of an inferd that has ended: whoever waits for the next one shall not take it for that one's
     return plan

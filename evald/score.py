@@ -32,6 +32,7 @@ SCORER = "1"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
 KEPT_ERRORS = 100
+MAX_REASON = 500  # characters
 
 
 class Incomplete(TandemError):
@@ -234,22 +235,23 @@ def _score_doc(
         targets = [step.target(target) for target in task.targets]
         extracted = [step.answer(answer.text) for answer in answers]
     except Exception as error:  # noqa: BLE001  # a defect in a step costs this doc its score, and says so; not the pair
-        reason = f"{type(error).__name__}: {error}"
+        reason = _why(error)
     totals.unextracted += sum(text is None for text in extracted)
     confidences = [answer.confidence for answer in answers]
     known = [confidence for confidence in confidences if confidence is not None]
     for position, name in enumerate(task.metrics):
         scores: list[float] = []
-        if not reason:
+        fault = reason
+        if not fault:
             try:
                 scores = [0.0 if text is None else _checked(METRICS[name].score(text, targets)) for text in extracted]
             except Exception as error:  # noqa: BLE001  # as above
-                reason = f"{type(error).__name__}: {error}"
-        score = math.fsum(scores) / len(scores) if scores and not reason else None
+                fault = _why(error)
+        score = math.fsum(scores) / len(scores) if not fault else None
         if score is not None:
             _count_metric(totals, name, score, [text or "" for text in extracted], targets)
         if position == 0:
-            _count_headline(totals, task, name, score, scores, confidences, reason)
+            _count_headline(totals, task, name, score, scores, confidences, fault)
         yield EvalRun(
             model_id=model,
             task_id=task.task_id,
@@ -260,7 +262,7 @@ def _score_doc(
             answers=len(answers),
             confidence=math.fsum(known) / len(known) if known else None,
             extracted=tuple(extracted),
-            error=reason,
+            error=fault,
         )
 
 
@@ -294,6 +296,11 @@ def _count_headline(
     threshold = METRICS[name].threshold
     for one, confidence in zip(scores, confidences, strict=True):
         totals.calibration.add(confidence, one >= threshold)
+
+
+def _why(error: Exception) -> str:
+    """A scorer's error may quote the whole answer."""
+    return f"{type(error).__name__}: {error}"[:MAX_REASON]
 
 
 def _checked(score: float) -> float:

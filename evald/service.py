@@ -6,25 +6,23 @@ Exit status: 0 all pairs scored; 3 some were skipped or could not be scored; 2 b
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-from pebble import ProcessExpired, ProcessPool
 
 from evald.results import PairResult
 from evald.score import Incomplete, ScoreJob, score_pair
 from evald.summary import RESULT_LIMIT, write_summary
 from evald.watch import Events, Pair, Wake, Watch
+from evald.workers import OverTime, Workers
 from shared import claims, daemon, log
 from shared.clock import SystemClock, utc
 from shared.config import EvalConfig
@@ -38,6 +36,7 @@ from shared.suite import parse_suite
 
 DONE, FATAL, USAGE, INCOMPLETE = 0, 1, 2, 3
 OLD_BEAT_GRACE = 3  # intervals of inferd's beat: how long a beat that ended before we came is given to be a new one
+BEAT_INTERVAL = 5.0
 SETTLE = 60.0  # seconds after inferd's end in which predictions that don't match their status yet are looked at again
 
 
@@ -113,18 +112,17 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
     beat = HeartbeatWriter(
         work.eval_heartbeat,
         clock,
-        5.0,
+        BEAT_INTERVAL,
         counters=lambda: service.counters() if service is not None else {},
         on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
+        stall_after=max(60.0, 2 * config.watch_interval),
     )
     beat.start()
     events = Events(work.infer_status_root, wake, logger) if config.events else None
     reader = HeartbeatReader(work.infer_heartbeats, clock, config.heartbeat_timeout)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["evald.score", "evald.summary"])
-    pool = ProcessPool(max_workers=config.max_num_workers, initializer=_die_with_parent, context=context)
+    workers = Workers(config.max_num_workers, preload=["evald.service"])
     try:
-        service = Service(work, config, reader, pool, events, stop, wake, clock, logger, beat.tick)
+        service = Service(work, config, reader, workers, events, stop, wake, clock, logger, beat.tick)
         beat.set_state("running")
         daemon.notify("READY=1")
         daemon.run_loop(service.step, clock.monotonic, wake.wait)
@@ -140,15 +138,16 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
     finally:
         if events is not None:
             events.stop()
-        pool.stop()  # type: ignore[no-untyped-call]  # pebble leaves this one untyped
-        pool.join(5.0)
+        workers.stop()
 
 
-def _die_with_parent() -> None:
-    """A worker must not outlive an evald that was killed, and leaves Ctrl-C to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+@dataclass
+class _Unready:
+    """A pair that is done by its status and not by its files: looked at again, ever more seldom."""
+
+    reason: str
+    tries: int
+    again_at: float  # monotonic
 
 
 class Service:
@@ -159,7 +158,7 @@ class Service:
         work: WorkDir,
         config: EvalConfig,
         reader: HeartbeatReader,
-        pool: ProcessPool,
+        workers: Workers,
         events: Events | None,
         stop: daemon.StopSignal,
         wake: Wake,
@@ -170,7 +169,7 @@ class Service:
         self._work = work
         self._config = config
         self._reader = reader
-        self._pool = pool
+        self._workers = workers
         self._events = events
         self._stop = stop
         self._wake = wake
@@ -181,9 +180,10 @@ class Service:
         self._plan_seen: tuple[int, int, int] | None = None
         self._watch: Watch | None = None
         self._running: dict[Pair, tuple[Future[None], ScoreJob]] = {}
-        self._incomplete: dict[Pair, str] = {}
+        self._unready: dict[Pair, _Unready] = {}
         self._failed: dict[Pair, str] = {}
         self._summary: Future[None] | None = None
+        self._summary_began = 0.0
         self._summary_at = 0.0
         self._summary_due = False
         self._started = clock.monotonic()
@@ -207,21 +207,20 @@ class Service:
         if self._events is not None:
             self._events.ensure()
         ended = self._inference_ended(now)
+        if not ended:
+            self._ended_at = None
+        trouble = self._reader.trouble
         try:
             self._load_plan()
-            self._collect()
+            self._collect(now)
             if self._watch is not None:
-                # A sweep reads every status: at the start, and once inference has ended; else the cheap scan.
-                full = not self._swept or ended
-                for pair, digests in self._watch.sweep() if full else self._watch.scan():
-                    self._submit(pair, digests)
-                self._swept = True
-            self._trouble = ""
+                self._look(self._watch, now, ended)
         except OSError as error:
-            # A mount that went away may come back; the heartbeat's silence decides how long that is waited for.
-            if str(error) != self._trouble:
-                self._log.warning("the work_dir can't be read; trying again", error=str(error))
-            self._trouble = str(error)
+            trouble = str(error)
+        # A mount that went away may come back; the heartbeat's silence decides how long that is waited for.
+        if trouble and trouble != self._trouble:
+            self._log.warning("the work_dir can't be read; trying again", error=trouble)
+        self._trouble = trouble
         self._refresh_summary(now)
         if now >= self._log_at:
             self._log_at = now + self._config.log_interval
@@ -231,16 +230,16 @@ class Service:
         if ended and not self._running and self._may_leave(now):
             self.reason = ended
             return None
-        return min(self._config.watch_interval, 1.0) if ended or self._incomplete else self._config.watch_interval
+        return min(self._config.watch_interval, 1.0) if ended or self._unready else self._config.watch_interval
 
     def finish(self) -> int:
         """Write down what was not scored and why, and the last summary; returns the exit status."""
-        for key, (future, _) in self._running.items():
-            future.cancel()
-            self.unscored[key] = self.reason
-            self._write(key, "pending", self.reason)
+        self._workers.stop()  # so that what a worker writes can't come after what is written here
         if self._watch is not None:
-            for key in sorted(self._watch.waiting - set(self._running)):
+            for key in sorted(self._watch.waiting & self._running.keys()):
+                self.unscored[key] = self.reason
+                self._write(key, "pending", self.reason)
+            for key in sorted(self._watch.waiting - self._running.keys()):
                 self.unscored[key] = reason = self._why_not(key)
                 self._log.warning("pair skipped", model=key[0], dataset=key[1], reason=reason)
                 self._write(key, "pending" if self._stop.event.is_set() else "fail", reason)
@@ -249,8 +248,6 @@ class Service:
             self.reason = self.reason or "no plan"
             self._log.error("nothing to score: no plan was written", reason=self.reason)
             return INCOMPLETE
-        if self._summary is not None:
-            self._summary.cancel()
         write_summary(str(self._work))
         return INCOMPLETE if self.unscored else DONE
 
@@ -290,7 +287,7 @@ class Service:
         if self._ended_at is None:
             self._ended_at = now
             return False  # one more sweep, begun after the end was known
-        return not self._incomplete or now - self._ended_at >= min(SETTLE, self._config.heartbeat_timeout)
+        return not self._unready or now - self._ended_at >= min(SETTLE, self._config.heartbeat_timeout)
 
     # --- pairs --------------------------------------------------------------------------------------------------
 
@@ -300,6 +297,8 @@ class Service:
             with self._work.plan.open("rb") as file:
                 stat = _stat(file.fileno())
         except FileNotFoundError:
+            if self._plan is not None:
+                raise  # it was there: the whole work_dir is away
             return
         if stat == self._plan_seen:
             return
@@ -313,36 +312,53 @@ class Service:
             self._watch = Watch(self._work, plan)
             self._swept = False
             self._failed.clear()
-            self._incomplete.clear()
+            self._unready.clear()
             self.done = 0
-            for key in self._watch.waiting:
+
+    def _look(self, watch: Watch, now: float, ended: str) -> None:
+        """Have scored what is ready, as much of it as there is room for.
+
+        A sweep reads every status: at the start, and once inference has ended; else the cheap scan will do.
+        """
+        skip = self._running.keys() | {key for key, unready in self._unready.items() if now < unready.again_at}
+        for pair, digests in watch.sweep(skip) if ended or not self._swept else watch.scan(skip):
+            if not self._submit(pair, digests) and self._swept:
+                break
+            self._tick()
+        if not self._swept:
+            self._swept = True
+            # What an earlier run said of pairs that aren't scored as they stand now is no longer so.
+            for key in sorted(watch.waiting - self._running.keys()):
                 self._reset(key)
+                self._tick()
 
     def _reset(self, key: Pair) -> None:
-        """`pending`, unless a result stands: whether that one still holds is decided when its predictions are seen."""
-        try:
-            status = read_record(self._work.eval_status(*key), EvalStatus)
-        except WorkDirError:
-            status = None
+        status = self._status(key)
         if status is None or status.state != "pending":
             self._write(key, "pending", "")
 
-    def _submit(self, pair: PlanPair, digests: tuple[str, ...]) -> None:
+    def _status(self, key: Pair) -> EvalStatus | None:
+        try:
+            return read_record(self._work.eval_status(*key), EvalStatus)
+        except WorkDirError:
+            return None
+
+    def _submit(self, pair: PlanPair, digests: tuple[str, ...]) -> bool:
+        """False when there is no room for it now."""
         assert self._plan is not None
         key = (pair.model, pair.dataset)
-        if key in self._running:
-            return
         dataset = next(dataset for dataset in self._plan.datasets if dataset.abbr == pair.dataset)
         job = ScoreJob(str(self._work), pair, dataset, digests, self._config.calibration_bins)
         if self._stands(key, job):
             self._end(key, "done", content=job.content())
-            return
+            return True
         if len(self._running) >= 2 * self._config.max_num_workers:
-            return  # it stays a candidate; the queue to the workers is kept short
+            return False  # it stays a candidate; the queue to the workers is kept short
         self._write(key, "running", "")
-        future = self._pool.schedule(score_pair, args=(job,), timeout=self._config.pair_timeout)
+        future = self._workers.submit(score_pair, job, timeout=self._config.pair_timeout)
         future.add_done_callback(lambda _: self._wake())
         self._running[key] = (future, job)
+        return True
 
     def _stands(self, key: Pair, job: ScoreJob) -> bool:
         """Whether the result that lies there came from the same predictions, tasks and rules."""
@@ -352,29 +368,34 @@ class Service:
             return False
         return result is not None and result.content == job.content() and self._work.scores(*key).is_file()
 
-    def _collect(self) -> None:
+    def _collect(self, now: float) -> None:
+        assert self._watch is not None or not self._running
         for key, (future, job) in list(self._running.items()):
             if not future.done():
                 continue
             del self._running[key]
+            if self._watch is None or not self._watch.plans(job.pair):
+                continue  # of a plan that is no more; what it wrote is known by its content for what it is
             try:
                 future.result()
-            except Incomplete as error:
-                self._incomplete[key] = str(error)
+            except (Incomplete, OSError) as error:
+                # Not the scorer's fault: a mount that went away, a full disk, files still under way.
+                tries = self._unready[key].tries + 1 if key in self._unready else 1
+                pause = min(self._config.watch_interval, 1.0) * min(2 ** (tries - 1), 30)
+                self._unready[key] = _Unready(str(error), tries, now + pause)
                 self._write(key, "pending", f"incomplete: {error}")
-            except TimeoutError:
+            except OverTime:
                 self._end(key, "fail", f"scoring took longer than {self._config.pair_timeout:g} s")
-            except ProcessExpired as error:
-                self._end(key, "fail", f"the scoring process died: {error} (exit code {error.exitcode})")
             except Exception as error:  # noqa: BLE001  # the edge of a worker: its failure is this pair's alone
-                self._end(key, "fail", f"scoring failed: {type(error).__name__}: {error}")
+                kind = "" if isinstance(error, TandemError) else f"{type(error).__name__}: "
+                self._end(key, "fail", f"scoring failed: {kind}{error}")
             else:
                 self._end(key, "done", content=job.content())
 
     def _end(self, key: Pair, state: PairState, reason: str = "", content: str = "") -> None:
         assert self._watch is not None
         self._watch.handled(key)
-        self._incomplete.pop(key, None)
+        self._unready.pop(key, None)
         self._summary_due = True
         if state == "done":
             self.done += 1
@@ -382,12 +403,14 @@ class Service:
         else:
             self._failed[key] = reason
             self._log.error("pair not scored", model=key[0], dataset=key[1], reason=reason)
-        self._write(key, state, reason, content)
+        known = self._status(key)
+        if known is None or (known.state, known.reason, known.content) != (state, reason, content):
+            self._write(key, state, reason, content)
 
     def _why_not(self, key: Pair) -> str:
         assert self._watch is not None
-        if key in self._incomplete:
-            return f"incomplete: {self._incomplete[key]}"
+        if key in self._unready:
+            return f"incomplete: {self._unready[key].reason}"
         for status in self._watch.statuses(key):
             if status is not None and status.state == "fail":
                 return f"inference failed: {status.reason}"
@@ -419,11 +442,13 @@ class Service:
                 return
             if (error := self._summary.exception()) is not None:
                 self._log.warning("the summary could not be written; trying again", error=str(error))
+                self._summary_due = True
             self._summary = None
-            self._summary_at = now + self._config.watch_interval
+            self._summary_at = now + max(self._config.watch_interval, 10 * (now - self._summary_began))
         if self._summary_due and now >= self._summary_at:
             self._summary_due = False
-            self._summary = self._pool.schedule(write_summary, args=(str(self._work),))
+            self._summary_began = now
+            self._summary = self._workers.submit(write_summary, str(self._work))
 
 
 def _stat(fd: int) -> tuple[int, int, int]:

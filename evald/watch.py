@@ -8,21 +8,21 @@ of new names only, each through a fresh open; a full sweep reads the statuses of
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from shared.atomic import make_folder
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 from shared.records import InferStatus, Plan, PlanPair
 from shared.status import read_record
 
 Pair = tuple[str, str]  # (model, dataset)
+Ready = tuple[PlanPair, tuple[str, ...]]  # with the digest of each shard's predictions
 
 
 class Watch:
@@ -43,15 +43,22 @@ class Watch:
         """Scored, or failed for good: look at it no more."""
         self.waiting.discard(key)
 
-    def scan(self) -> list[tuple[PlanPair, tuple[str, ...]]]:
-        """The waiting pairs whose predictions have all appeared and whose statuses say so, with their digests."""
+    def plans(self, pair: PlanPair) -> bool:
+        """Whether this very pair is in the plan."""
+        return self._pairs.get((pair.model, pair.dataset)) == pair
+
+    def scan(self, skip: Set[Pair] = frozenset()) -> Iterator[Ready]:
+        """The waiting pairs of which predictions have appeared and whose statuses say `done`, but for those in `skip`.
+
+        Statuses are read as the pairs are taken: who takes one pair pays for one.
+        """
         names = self._work.finished_predictions()
         seen = {self._of_stem[name] for name in names if name in self._of_stem}
-        return self._ready(key for key in seen if key in self.waiting)
+        return self._ready(sorted((seen & self.waiting) - skip))
 
-    def sweep(self) -> list[tuple[PlanPair, tuple[str, ...]]]:
-        """The same, by reading the statuses of all waiting pairs."""
-        return self._ready(sorted(self.waiting))
+    def sweep(self, skip: Set[Pair] = frozenset()) -> Iterator[Ready]:
+        """The same over all waiting pairs, whatever has appeared."""
+        return self._ready(sorted(self.waiting - skip))
 
     def statuses(self, key: Pair) -> list[InferStatus | None]:
         """The status of each of the pair's shards; None where there is none for this plan, or none that can be read."""
@@ -60,18 +67,16 @@ class Watch:
         for shard in pair.shards:
             try:
                 status = read_record(self._work.infer_status(pair.model, shard.stem), InferStatus)
-            except WorkDirError:
-                status = None  # damaged, or planted: it speaks for nothing until its owner writes it anew
+            except (WorkDirError, OSError):
+                status = None  # damaged, planted, or not to be had now: it speaks for nothing until it can be read
             found.append(status if status is not None and status.plan_digest == pair.digest else None)
         return found
 
-    def _ready(self, keys: Iterable[Pair]) -> list[tuple[PlanPair, tuple[str, ...]]]:
-        ready = []
+    def _ready(self, keys: Iterable[Pair]) -> Iterator[Ready]:
         for key in keys:
             statuses = self.statuses(key)
             if all(status is not None and status.state == "done" for status in statuses):
-                ready.append((self._pairs[key], tuple(status.digest for status in statuses if status is not None)))
-        return ready
+                yield self._pairs[key], tuple(status.digest for status in statuses if status is not None)
 
 
 class Events:
@@ -89,11 +94,13 @@ class Events:
         if self._observer is not None and self._observer.is_alive() and self._listens():
             return
         self.stop()
+        if not self._folder.is_dir():
+            return  # inferd makes it; made here, it might hide a mount that comes back
         try:
-            make_folder(self._folder)
             observer = Observer()
             observer.daemon = True
             observer.schedule(_Handler(self._wake), str(self._folder), recursive=True)
+            inode = self._folder.stat().st_ino
             observer.start()
         except OSError as error:
             if not self._warned:
@@ -105,7 +112,7 @@ class Events:
                 )
             return
         self._observer = observer
-        self._inode = self._folder.stat().st_ino
+        self._inode = inode
 
     def stop(self) -> None:
         if self._observer is not None:
@@ -143,14 +150,17 @@ class _Handler(FileSystemEventHandler):
 
 
 class Wake:
-    """The event on which the loop waits: something changed, or it is time to stop."""
+    """What the loop waits on: something changed, or it is time to stop. May be called from a signal's handler."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._tokens: SimpleQueue[None] = SimpleQueue()  # an Event's lock isn't reentrant
 
     def __call__(self) -> None:
-        self._event.set()
+        if self._tokens.empty():
+            self._tokens.put(None)
 
     def wait(self, delay: float) -> None:
-        self._event.wait(delay)
-        self._event.clear()
+        try:
+            self._tokens.get(timeout=delay)
+        except Empty:
+            pass

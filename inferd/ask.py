@@ -15,18 +15,20 @@ from shared.errors import AttemptError, Permanent
 from shared.records import Attempt, Generation, Outcome, Usage, encode_record
 from shared.requests import Request
 
+_decode = msgspec.json.Decoder(Attempt).decode
 MAX_MESSAGE = 500  # characters of an error's text that are kept
 
 
 @dataclass(frozen=True)
 class Ended:
     """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without
-    newline.
+    newline. message: the error's text as it may be kept: without secrets, writable as UTF-8, cut.
     """
 
     line: bytes
     outcome: Outcome
     error: AttemptError | None
+    message: str
     latency: float
     cost: float
     usage: Usage | None
@@ -48,12 +50,15 @@ def ask(
             error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
     except AttemptError as raised:
         error = raised
-    except Exception as raised:  # noqa: BLE001  # the edge of a worker: an adapter's defect ends one request, not the run
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  # a worker's edge: an adapter's defect ends one request
         error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
     latency = clock.monotonic() - started
-    return ended(
-        adapter, request, attempt, clock, latency, generation=generation, price=price, error=error, redact=redact
-    )
+    if generation is not None:
+        try:
+            return ended(adapter, request, attempt, clock, latency, generation=generation, price=price, redact=redact)
+        except Exception as raised:  # noqa: BLE001  # a Generation with a text that is no text, say: nothing checked it yet
+            error = Permanent("adapter", f"its Generation can't be kept: {type(raised).__name__}: {raised}")
+    return ended(adapter, request, attempt, clock, latency, error=error, redact=redact)
 
 
 def ended(
@@ -68,7 +73,8 @@ def ended(
     error: AttemptError | None = None,
     redact: Callable[[str], str] = str,
 ) -> Ended:
-    """The attempt as the journal will hold it."""
+    """The attempt as the journal will hold it. Raises when a field of the generation isn't of its type."""
+    message = _mended(redact(str(error.message)))[:MAX_MESSAGE] if error is not None else None
     usage = generation.usage if generation is not None else None
     cost = cost_of(usage, price) if price is not None else 0.0
     outcome: Outcome = outcome_of(generation) if generation is not None else "error"
@@ -80,7 +86,7 @@ def ended(
         attempt=attempt,
         outcome=outcome,
         error=error.kind if error is not None else None,
-        message=redact(error.message)[:MAX_MESSAGE] if error is not None else None,
+        message=message,
         status=error.status if error is not None else None,
         latency=round(latency, 6),
         ended_at=utc(clock.time()),
@@ -92,10 +98,12 @@ def ended(
         line = encode_record(record)
     except UnicodeEncodeError:
         # Half a surrogate pair, from a server that cut an answer in the middle of one: it can't be written as UTF-8.
-        line = encode_record(msgspec.convert(_mended(msgspec.to_builtins(record)), Attempt))
-    return Ended(
-        line, outcome, error, latency, cost, usage, generation.served_model if generation is not None else None
-    )
+        record = msgspec.convert(_mended_all(msgspec.to_builtins(record)), Attempt)
+        line = encode_record(record)
+    if generation is not None:
+        _decode(line)  # what can't be read back would be no answer when it is merged
+    served_model = record.generation.served_model if record.generation is not None else None
+    return Ended(line, outcome, error, message or "", latency, cost, usage, served_model)
 
 
 def cost_of(usage: Usage | None, price: Price) -> float:
@@ -105,12 +113,16 @@ def cost_of(usage: Usage | None, price: Price) -> float:
     return (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1e6
 
 
-def _mended(value: object) -> object:
-    """The same value, with U+FFFD for every lone surrogate."""
+def _mended(text: str) -> str:
+    """The same text, with U+FFFD for every lone surrogate."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _mended_all(value: object) -> object:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return _mended(value)
     if isinstance(value, dict):
-        return {key: _mended(item) for key, item in value.items()}
+        return {key: _mended_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mended(item) for item in value]
+        return [_mended_all(item) for item in value]
     return value

@@ -24,9 +24,12 @@ from shared.config import InferConfig
 from shared.errors import Permanent, Retryable, TandemError
 from shared.journal import JournalWriter, Target
 from shared.records import InferStatus, PairState, PlanPair, PlanShard
+from shared.requests import Request
 
 LOOKAHEAD = 32  # datasets open at once, at most
-FOREIGN_INTERVAL = 5.0  # seconds between looks at shards that another inferd holds
+LOADERS = 4  # threads that open, read and merge shards
+FOREIGN_POLLS = 5  # poll_intervals between looks at shards that another inferd holds
+RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing new is sent beyond: memory is bounded
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
 
 
@@ -37,6 +40,7 @@ class Tally:
     done: int
     failed: int
     unfinished: int
+    saved: bool  # every answer and every status is on disk
 
 
 class Dispatcher:
@@ -60,7 +64,7 @@ class Dispatcher:
         self._redact = redact
         self._tick = tick
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._loaders: Pool[Callable[[], None]] = Pool("loader", 4, lambda job: job())
+        self._loaders: Pool[Callable[[], None]] = Pool("loader", LOADERS, lambda job: job())
         self._publisher = Publisher(self._on_status_error)
         self._journal = JournalWriter(self._on_committed, self._on_journal_failed, config.commit_interval)
         self.lanes: list[Lane] = []
@@ -68,11 +72,13 @@ class Dispatcher:
         self._foreign_at = 0.0
         self._log_at = clock.monotonic() + config.log_interval
         self._done = 0
+        self._completed = 0  # requests of the shards that ended
         self._failed = 0
         self._late = 0
         self._sent = 0
         self._counters: dict[str, float] = {}
         self._draining_until: float | None = None
+        self._closed = False
         self.stop_reason = ""
         self.fatal = ""
         self.over_budget = False
@@ -143,9 +149,8 @@ class Dispatcher:
         if self._draining_until is not None:
             moments.append(self._draining_until)
         for lane in self.lanes:
-            for moment in (lane.next_retry(), lane.health.next_look()):
-                if moment is not None:
-                    moments.append(moment)
+            # What is overdue waits for something else than time: a permit, a probe that is out, the end of a drain.
+            moments += [at for at in (lane.next_retry(), lane.health.next_look()) if at is not None and at > now]
         return max(min(moments) - now, 0.001)
 
     # --- handing out ----------------------------------------------------------------------------------------------
@@ -179,11 +184,13 @@ class Dispatcher:
     def _next_job(self, lane: Lane) -> Job | None:
         if lane.again:
             return lane.again.popleft()
+        if lane.retries >= max(RETRIES_WAITING, 16 * lane.permits.limit):
+            return None
         chosen = lane.queue.next()
         if chosen is None:
             return None
         run, request = chosen
-        run.left -= 1
+        run.left = max(run.left - 1, 0 if run.exhausted else 1)
         self._refill(lane, run)
         return Job(lane, run, request, attempt=1)
 
@@ -198,7 +205,7 @@ class Dispatcher:
         def load() -> None:
             try:
                 got: shards.Batch | Exception = run.feed.take(batch)
-            except (OSError, TandemError) as error:
+            except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
                 got = error
             self._inbox.put(lambda: self._on_filled(lane, run, got))
 
@@ -216,19 +223,22 @@ class Dispatcher:
             lane.queue.offer(run, got.requests)
             if run.exhausted:
                 run.left = lane.queue.waiting(run)
+            if lane.health.given_up and got.requests:
+                self._give_up(lane, run, lane.health.reason)
             self._refill(lane, run)
         self._maybe_finish(lane, run)
 
     # --- opening --------------------------------------------------------------------------------------------------
 
     def _open_more(self, lane: Lane) -> None:
-        # Each shard still in the opening may hold next to nothing, so only what is known to be left counts against the
-        # need.
+        # A shard still in the opening may hold next to nothing, so only what is known to be left counts against the
+        # need; no more are in the opening than can be opened at once. The shards of a model that was given up are
+        # opened as well: some may need nothing, the others end as they should, under their claim.
         while (
             lane.waiting
-            and not lane.health.given_up
+            and lane.opening < LOADERS
             and lane.open_runs() < LOOKAHEAD
-            and lane.samples_left() < 2 * lane.permits.limit
+            and (lane.health.given_up or lane.samples_left() < 2 * lane.permits.limit)
         ):
             self._open(lane, *lane.waiting.popleft())
 
@@ -240,7 +250,7 @@ class Dispatcher:
                 got: Opened | AlreadyDone | Foreign | Exception = shards.open_shard(
                     self._shelf, pair, shard, lane.model, self._tick
                 )
-            except (OSError, TandemError) as error:
+            except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
                 got = error
             self._inbox.put(lambda: self._on_opened(lane, pair, shard, got))
 
@@ -252,8 +262,10 @@ class Dispatcher:
         lane.opening -= 1
         log = self._log.bind(model=pair.model, dataset=pair.dataset)
         match got:
-            case AlreadyDone():
+            case AlreadyDone(status):
                 self._done += 1
+                self._completed += status.completed
+                self._budget.load(status.attempts, status.prompt_tokens + status.completion_tokens, status.cost)
                 log.info("already done")
             case Foreign(owner):
                 lane.foreign.append((pair, shard))
@@ -275,10 +287,7 @@ class Dispatcher:
                 if damaged:
                     log.warning("journal lines could not be read and are asked again", lines=damaged)
                 self._publish(run, "running")
-                if lane.health.given_up:
-                    self._give_up(lane, run, lane.health.reason)
-                else:
-                    self._refill(lane, run)
+                self._refill(lane, run)
             case error:
                 self._failed += 1
                 reason = f"can't be opened: {error}"
@@ -286,7 +295,7 @@ class Dispatcher:
                 self._post_failure(pair, shard, reason)
 
     def _retry_foreign(self, now: float) -> None:
-        self._foreign_at = now + FOREIGN_INTERVAL
+        self._foreign_at = now + FOREIGN_POLLS * self._config.poll_interval
         for lane in self.lanes:
             lane.waiting.extend(lane.foreign)
             lane.foreign.clear()
@@ -314,22 +323,22 @@ class Dispatcher:
             run.served_models.add(ended.served_model)
         if ended.error is None:
             lane.health.on_answer()
-            self._journal.append(run.target, ended.line, (lane, run, ended.outcome, None))
+            self._save(lane, run, ended.line, ended.outcome)
             return
         now = self._clock.monotonic()
         was_healthy = lane.health.healthy
         lane.health.on_error(ended.error, now)
         if was_healthy and not lane.health.healthy:
             self._log.warning("model unhealthy", model=lane.model.abbr, reason=lane.health.reason)
-        run.last_error = f"{ended.error.kind}: {self._redact(ended.error.message)[: ask.MAX_MESSAGE]}"
+        run.last_error = f"{ended.error.kind}: {ended.message}"
         wait = next_wait(ended.error, job.attempt, self._config, self._uniform)
         if wait is None or run.given_up:
             failure = Failure(ended.error.kind, run.last_error, job.attempt, ended.latency)
             if isinstance(ended.error, Permanent):
                 run.refused_for_good += 1
-            self._journal.append(run.target, ended.line, (lane, run, "error", (job.request, failure)))
+            self._save(lane, run, ended.line, "error", (job.request, failure))
         else:
-            self._journal.append(run.target, ended.line, (lane, run, "retry", None))
+            self._save(lane, run, ended.line, "retry")
             lane.retry_at(now + wait, Job(lane, run, job.request, job.attempt + 1))
         if lane.health.given_up:
             self._give_up_lane(lane)
@@ -338,6 +347,12 @@ class Dispatcher:
                 lane, run, f"given up: its first {run.refused_for_good} requests were all refused: {run.last_error}"
             )
 
+    def _save(
+        self, lane: Lane, run: ShardRun, line: bytes, kind: str, failed: tuple[Request, Failure] | None = None
+    ) -> None:
+        run.unsaved += 1
+        self._journal.append(run.target, line, (lane, run, kind, failed))
+
     def _on_committed(self, target: object, tokens: list[Any]) -> None:
         """Runs on the journal's thread."""
         self._inbox.put(lambda: self._count_committed(tokens))
@@ -345,6 +360,7 @@ class Dispatcher:
     def _count_committed(self, tokens: list[Any]) -> None:
         run: ShardRun
         for _, run, kind, failed in tokens:
+            run.unsaved -= 1
             if kind == "retry":
                 continue
             run.pending -= 1
@@ -378,10 +394,6 @@ class Dispatcher:
         self._log.error("model given up", model=lane.model.abbr, reason=lane.health.reason)
         for run in list(lane.runs):
             self._give_up(lane, run, lane.health.reason)
-        for pair, shard in lane.waiting:
-            self._failed += 1
-            self._post_failure(pair, shard, lane.health.reason)
-        lane.waiting.clear()
 
     def _give_up(self, lane: Lane, run: ShardRun, reason: str) -> None:
         """Ask nothing more of this shard in this run; what is in flight still ends and is kept."""
@@ -394,7 +406,7 @@ class Dispatcher:
         self._maybe_finish(lane, run)
 
     def _maybe_finish(self, lane: Lane, run: ShardRun) -> None:
-        if run.finalising or run not in lane.runs or not run.drained():
+        if self._closed or run.finalising or run not in lane.runs or not run.drained():
             return
         total, failed = run.shard.requests, sum(run.failed.values())
         if run.given_up or failed > self._config.max_error_rate * total:
@@ -413,15 +425,21 @@ class Dispatcher:
             digest = shards.write_predictions(self._shelf, run.pair, run.shard, lane.model, run.failures, self._tick)
         except OSError as error:
             reason = f"the predictions can't be written: {error}"
-            self._inbox.put(lambda: self._stop_fatally(reason))
-        except TandemError as error:
-            reason = str(error)
+            self._inbox.put(lambda: self._on_not_merged(run, reason))
+        except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
+            reason = f"{error}" if isinstance(error, TandemError) else f"{type(error).__name__}: {error}"
             self._inbox.put(lambda: self._end(lane, run, "fail", reason=reason))
         else:
             self._inbox.put(lambda: self._end(lane, run, "done", digest=digest))
 
+    def _on_not_merged(self, run: ShardRun, reason: str) -> None:
+        run.finalising = False
+        self._stop_fatally(reason)
+
     def _end(self, lane: Lane, run: ShardRun, state: PairState, *, reason: str = "", digest: str = "") -> None:
         lane.runs.discard(run)
+        lane.queue.drop(run)
+        self._completed += run.completed
         self._publish(run, state, reason=reason, digest=digest)
         log = self._log.bind(
             model=run.pair.model, dataset=run.pair.dataset, completed=run.completed, total=run.shard.requests
@@ -475,7 +493,7 @@ class Dispatcher:
         """An adapter that doesn't keep its own deadline loses the call: its answer, should it come, is dropped."""
         overdue = [job for job in lane.in_flight.values() if now - job.sent > lane.timeout + GRACE]
         for job in overdue:
-            lane.pool.abandon()
+            lane.pool.abandon(job)
             error = Retryable("timeout", f"no answer {lane.timeout + GRACE:g} s after the call")
             self._on_ended(
                 job, ask.ended(lane.adapter, job.request, job.attempt, self._clock, now - job.sent, error=error)
@@ -490,7 +508,7 @@ class Dispatcher:
             "pairs_failed": self._failed,
             "pairs_open": len(runs),
             "pairs_waiting": sum(len(lane.waiting) + len(lane.foreign) + lane.opening for lane in self.lanes),
-            "completed": sum(run.completed for run in runs),
+            "completed": self._completed + sum(run.completed for run in runs),
             "sent": self._sent,
             "in_flight": self._in_flight(),
             "limit": sum(lane.permits.limit for lane in self.lanes),
@@ -506,15 +524,12 @@ class Dispatcher:
 
     def _drained(self, now: float) -> bool:
         assert self._draining_until is not None
-        busy = (
-            self._in_flight() > 0
-            or self._journal.backlog() > 0
-            or any(run.finalising for lane in self.lanes for run in lane.runs)
-        )
+        busy = self._in_flight() > 0 or any(run.unsaved or run.finalising for lane in self.lanes for run in lane.runs)
         return not busy or now >= self._draining_until
 
     def close(self, timeout: float = 10.0) -> Tally:
         """Save what is left to save and end the threads; tells how the run ended."""
+        self._closed = True
         saved = self._journal.stop(timeout)
         if not saved:
             self._log.error("answers could not be saved", lines=self._journal.backlog())
@@ -526,15 +541,23 @@ class Dispatcher:
                 reason = f"stopped: {self.stop_reason}; start inferd again to go on"
                 run.in_flight = 0
                 self._publish(run, "pending", reason=reason)
-                run.target.close()
+                if saved:  # else the journal's thread may still be at it
+                    run.target.close()
                 run.claim.release()
             unfinished += len(lane.waiting) + len(lane.foreign) + lane.opening
-            if hung := lane.pool.stop(1.0):
+        for lane in self.lanes:
+            lane.pool.end()
+        patience = self._clock.monotonic() + 1.0
+        for lane in self.lanes:
+            if hung := lane.pool.wait(patience - self._clock.monotonic()):
                 self._log.warning("calls were cut off", model=lane.model.abbr, count=hung)
-        self._publisher.stop(timeout)
-        self._loaders.stop(1.0)
+        if not self._publisher.stop(timeout):
+            self._log.error("statuses could not be written")
+            saved = False
+        self._loaders.end()
+        self._loaders.wait(1.0)
         self._counters = self._count(self._clock.monotonic())
-        return Tally(self._done, self._failed, unfinished)
+        return Tally(self._done, self._failed, unfinished, saved)
 
 
 def _failure_reason(run: ShardRun) -> str:

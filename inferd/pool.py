@@ -5,17 +5,17 @@ already.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-J = TypeVar("J")
+J = TypeVar("J", bound=Hashable)
 
 
 class Pool(Generic[J]):
     """At most `size` threads, started as they are needed. `work(job)` must not raise.
 
-    A job whose thread hangs can be `abandoned`: one more thread takes its place, and the hung one ends when it comes
+    A job whose thread hangs can be abandoned: one more thread takes its place, and the hung one ends when it comes
     back.
     """
 
@@ -25,7 +25,7 @@ class Pool(Generic[J]):
         self._work = work
         self._jobs: SimpleQueue[J | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._surplus = 0
+        self._abandoned: set[J] = set()
         self._lock = threading.Lock()
 
     def submit(self, job: J) -> None:
@@ -33,16 +33,19 @@ class Pool(Generic[J]):
             self._start()
         self._jobs.put(job)
 
-    def abandon(self) -> None:
-        """One thread hangs in a job: let another do the work that is left."""
+    def abandon(self, job: J) -> None:
+        """The thread that has this job hangs: let another do the work that is left."""
         with self._lock:
-            self._surplus += 1
+            self._abandoned.add(job)
         self._start()
 
-    def stop(self, timeout: float) -> int:
-        """End the threads once they are idle; returns how many still hang after `timeout` seconds in all."""
+    def end(self) -> None:
+        """End each thread once it is idle."""
         for _ in self._threads:
             self._jobs.put(None)
+
+    def wait(self, timeout: float) -> int:
+        """After `end`: how many threads still hang after `timeout` seconds in all."""
         waiter = threading.Event()
         step = 0.01
         waited = 0.0
@@ -59,12 +62,12 @@ class Pool(Generic[J]):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._work(job)
-            if self._surplus and self._retire():
+            if self._abandoned and self._was_abandoned(job):
                 return
 
-    def _retire(self) -> bool:
+    def _was_abandoned(self, job: J) -> bool:
         with self._lock:
-            if self._surplus:
-                self._surplus -= 1
+            if job in self._abandoned:
+                self._abandoned.remove(job)
                 return True
         return False

@@ -33,6 +33,7 @@ class ShardRun:
     left: int  # requests not handed to a worker yet; an upper bound until the feed is exhausted
     started_at: str
     pending: int = 0  # requests the feed gave that have no durable end yet
+    unsaved: int = 0  # lines on their way to the journal, those of attempts that are tried again included
     filling: bool = False
     exhausted: bool = False
     finalising: bool = False
@@ -53,7 +54,7 @@ class ShardRun:
 
     def drained(self) -> bool:
         """Nothing is queued, in flight, waiting for a retry or waiting for its fsync."""
-        return (self.exhausted or bool(self.given_up)) and not self.filling and self.pending == 0
+        return (self.exhausted or bool(self.given_up)) and not self.filling and self.pending == self.unsaved == 0
 
     def status(self, state: PairState, now: str, *, reason: str = "", digest: str = "") -> InferStatus:
         ended = state in ("done", "fail")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import socket
 import sys
 import threading
@@ -30,7 +31,7 @@ from inferd.shards import Shelf
 from shared import claims, daemon, log
 from shared.clock import SystemClock, utc
 from shared.config import InferConfig, ModelConfig, Suite, default_max_workers
-from shared.errors import Problem, SuiteError, TandemError, UsageError, WorkDirError
+from shared.errors import Fatal, Problem, SuiteError, TandemError, UsageError, WorkDirError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan, suite_digest
@@ -80,6 +81,7 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
     """Run to the end; returns the exit status. options: what wins over the suite's [infer] table."""
     stop = daemon.StopSignal()
     stop.install()
+    _raise_file_limit()
     if not work.root.is_dir():
         click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
         return USAGE
@@ -115,11 +117,18 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
         )
         beat.start()
+
+        def tick() -> None:
+            """Called often by all that comes before the loop, which is what heeds signals afterwards."""
+            beat.tick()
+            if stop.event.is_set():
+                raise _Stopped(f"{stop.name} before the first request")
+
         try:
-            plan = _plan(work, suite, text, clock, beat.tick, logger)
-            suite = _with_local_servers(suite, stack, work, logger, beat.tick)
+            plan = _plan(work, suite, text, clock, tick, logger)
+            suite = _with_local_servers(suite, stack, work, stop, logger)
             shelf = Shelf(work, plan)
-            _reset_statuses(shelf, clock, beat.tick)
+            _reset_statuses(shelf, clock, tick)
             secret = _Secrets()
             dispatcher = Dispatcher(
                 shelf, config, Budget(suite.budget), clock, random.uniform, logger, secret.redact, beat.tick
@@ -158,9 +167,11 @@ def _run(
 
     daemon.run_loop(step, clock.monotonic, dispatcher.wait)
     ended = dispatcher.close()
-    clean = not ended.failed and not ended.unfinished
+    clean = not ended.failed and not ended.unfinished and ended.saved
     if clean:
         code, reason = DONE, ""
+    elif not ended.saved and not dispatcher.fatal:
+        code, reason = FATAL, "not everything could be written to the work_dir"
     elif dispatcher.fatal:
         code, reason = FATAL, dispatcher.fatal
     elif dispatcher.over_budget:
@@ -267,19 +278,32 @@ def _lane(
     return lane
 
 
-def _with_local_servers(suite: Suite, stack: ExitStack, work: WorkDir, logger: Any, tick: Callable[[], None]) -> Suite:
+def _with_local_servers(suite: Suite, stack: ExitStack, work: WorkDir, stop: daemon.StopSignal, logger: Any) -> Suite:
     """The suite with the address of a running server in each `local` model; the servers end with the stack."""
     models = []
     for model in suite.models:
         if model.type == "local":
             logger.info("starting the local model", model=model.abbr)
-            server = stack.enter_context(local_model.serve(model))
-            model = msgspec.structs.replace(
-                model, base_url=server.base_url, version=model.version or local_model.identity(model)
-            )
-            tick()
+            server = local_model.serve(model, log=work.model_log(model.abbr), progress=logger.info, stop=stop.event)
+            stack.enter_context(server)
+            version = f"{model.version} {local_model.identity(model)}".strip()
+            model = msgspec.structs.replace(model, base_url=server.base_url, version=version)
         models.append(model)
     return msgspec.structs.replace(suite, models=tuple(models))
+
+
+class _Stopped(Fatal):
+    """A signal came before there was anything to drain."""
+
+    exit_code = INCOMPLETE
+
+
+def _raise_file_limit() -> None:
+    """Each request in flight has its socket, each open shard its claim and journal: a soft limit of 1024 is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Secrets:

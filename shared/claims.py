@@ -59,7 +59,11 @@ def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Cla
     except Timeout:
         return None
     claim = Claim(lock, uuid.uuid4().hex, path)
-    replace(_owner_path(path), msgspec.json.encode(Owner(claim.token, socket.gethostname(), os.getpid())) + b"\n")
+    try:
+        replace(_owner_path(path), msgspec.json.encode(Owner(claim.token, socket.gethostname(), os.getpid())) + b"\n")
+    except BaseException:
+        claim.release()
+        raise
     return claim
 
 

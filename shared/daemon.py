@@ -83,6 +83,7 @@ def notify(message: str) -> None:
     target = "\0" + address[1:] if address.startswith("@") else address
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as link:
+            link.settimeout(1.0)  # its queue may be full, and it may be what hangs
             link.sendto(message.encode(), target)
     except OSError:
         pass  # the service manager is gone or refuses: it can't be told, and the work goes on

@@ -7,6 +7,7 @@ looks hung.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -76,7 +77,8 @@ class HeartbeatWriter:
             self._changed.wait(self._interval)
             self._changed.clear()
             ended = self._ended.is_set()
-            if ended or self._clock.monotonic() - self._ticked < self._stall_after:
+            moves = self._clock.monotonic() - self._ticked < self._stall_after
+            if ended or moves or self._state == "starting":  # before the work there is nothing that could tick
                 try:
                     self._beat()
                 except (OSError, WorkDirError) as error:
@@ -85,6 +87,8 @@ class HeartbeatWriter:
                 return
 
     def _beat(self) -> None:
+        if not self._path.parent.is_dir():  # a mount went away: a folder made here would hide it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path.parent))
         self._seq += 1
         write_record(
             self._path,
@@ -112,41 +116,53 @@ class HeartbeatReader:
         self._paths = paths
         self._clock = clock
         self._timeout = timeout
-        self._seen: dict[Path, tuple[str, int]] = {}
+        self._seen: dict[Path, Heartbeat] = {}
+        self._changed_at: dict[Path, float] = {}
         self._started = clock.monotonic()
-        self._changed_at: float | None = None
         self.moved = False  # a beat was seen to change, rather than to lie there from an earlier run
         self.trouble = ""
         self.last: Heartbeat | None = None
 
     def look(self) -> Verdict:
-        """Read the beats once. A beat that can't be read now (ESTALE, a vanished mount) is an unchanged beat, not a
-        death.
+        """Read the beats once.
+
+        A beat that can't be read now (ESTALE, a vanished mount) is an unchanged beat, not a death; and one that was
+        left behind by a killed process keeps no other from having finished.
         """
         now = self._clock.monotonic()
-        beats: list[Heartbeat] = []
         self.trouble = ""
         try:
-            for path in self._paths():
-                beat = read_record(path, Heartbeat)
-                if beat is None:
-                    continue
-                beats.append(beat)
-                if self._seen.get(path) != (beat.boot_id, beat.seq):
-                    self.moved = self.moved or path in self._seen
-                    self._seen[path] = (beat.boot_id, beat.seq)
-                    self._changed_at = now
-                    self.last = beat
-        except (OSError, WorkDirError) as error:
-            self.trouble = str(error)
-        if self._changed_at is None:
+            paths = self._paths()
+        except OSError as error:
+            paths, self.trouble = [], str(error)
+        for path in paths:
+            self._read(path, now)
+        if not self._seen:
             return "missing"
-        if beats and not self.trouble and all(beat.state in ("finished", "aborted") for beat in beats):
-            return "aborted" if any(beat.state == "aborted" for beat in beats) else "finished"
-        return "alive" if now - self._changed_at < self._timeout else "stale"
+        ended = [beat for beat in self._seen.values() if beat.state in ("finished", "aborted")]
+        going = [path for path, beat in self._seen.items() if beat.state not in ("finished", "aborted")]
+        if any(now - self._changed_at[path] < self._timeout for path in going):
+            return "alive"
+        if not ended:
+            return "stale"
+        return "aborted" if any(beat.state == "aborted" for beat in ended) else "finished"
 
     def silent_for(self) -> float:
         """Seconds since a beat was last seen to change, on this reader's clock (since it began to look, when
         none was).
         """
-        return self._clock.monotonic() - (self._started if self._changed_at is None else self._changed_at)
+        return self._clock.monotonic() - max(self._changed_at.values(), default=self._started)
+
+    def _read(self, path: Path, now: float) -> None:
+        try:
+            beat = read_record(path, Heartbeat)
+        except (OSError, WorkDirError) as error:
+            self.trouble = str(error)
+            return
+        known = self._seen.get(path)
+        if beat is None or (known is not None and (known.boot_id, known.seq) == (beat.boot_id, beat.seq)):
+            return
+        self.moved = self.moved or known is not None
+        self._seen[path] = beat
+        self._changed_at[path] = now
+        self.last = beat

@@ -17,11 +17,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from shared.atomic import AppendFile
 from shared.layout import WorkDir
-from shared.records import ANSWERS, SCHEMA, Outcome, Usage
+from shared.records import ANSWERS, SCHEMA, Attempt, Outcome, Prediction, Usage
 
 READ_SIZE = 1 << 20
 MAX_LINE = 64 << 20  # an answer can't be larger: transports cap bodies below that
@@ -44,26 +43,6 @@ def split_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             rest = b""
 
 
-class _HeadGeneration(Struct, frozen=True):
-    usage: Usage | None = None
-
-
-class AttemptHead(Struct, frozen=True):
-    """What resuming needs of an Attempt (or a Prediction); the rest of the line is skipped, which is faster than
-    decoding it.
-    """
-
-    key: str
-    doc_id: int
-    outcome: str
-    idx: int = 0
-    repeat: int = 0
-    schema: int = SCHEMA
-    error: str | None = None
-    cost: float = 0.0
-    generation: _HeadGeneration | None = None
-
-
 @dataclass
 class Tally:
     """What the attempts of a shard came to, over all its journals."""
@@ -84,32 +63,35 @@ class Tally:
         self.cost += cost
 
 
-_HEAD = msgspec.json.Decoder(AttemptHead)
-
-
-def read_heads(path: Path, on_damage: Callable[[], None]) -> Iterator[tuple[int, int, AttemptHead]]:
-    """(offset, length, head) of every readable line."""
+def read_rows(
+    path: Path, kind: type[Attempt] | type[Prediction], on_damage: Callable[[], None]
+) -> Iterator[tuple[int, int, Attempt | Prediction]]:
+    """(offset, length, record) of every line that is a whole and sound record: what is told here can be merged."""
+    decode: Callable[[bytes], Attempt | Prediction] = msgspec.json.Decoder(kind).decode
     with path.open("rb") as file:
         for offset, line in split_lines(file):
             try:
-                head = _HEAD.decode(line)
-                sound = _is_sound(head)
+                row = decode(line)
+                sound = _is_sound(row)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 sound = False
             if sound:
-                yield offset, len(line), head
+                yield offset, len(line), row
             else:
                 on_damage()
 
 
-def _is_sound(head: AttemptHead) -> bool:
-    """Within the ranges that the index can hold. Raises ValueError when the key isn't hexadecimal."""
+def _is_sound(row: Attempt | Prediction) -> bool:
+    """Within the ranges that the index can hold, and an answer where it says so. Raises ValueError when the key isn't
+    hexadecimal.
+    """
     return (
-        head.schema == SCHEMA
-        and len(bytes.fromhex(head.key)) == 32
-        and 0 <= head.doc_id < MAX_DOCS
-        and 0 <= head.idx < MAX_IDX
-        and 0 <= head.repeat < MAX_REPEATS
+        row.schema == SCHEMA
+        and len(bytes.fromhex(row.key)) == 32
+        and 0 <= row.doc_id < MAX_DOCS
+        and 0 <= row.idx < MAX_IDX
+        and 0 <= row.repeat < MAX_REPEATS
+        and (row.generation is not None) == (row.outcome in ANSWERS)
     )
 
 
@@ -133,12 +115,13 @@ class AnswerIndex:
         blocks: list[np.ndarray[Any, Any]] = []
         rows: list[tuple[int, int, int, int, int, int]] = []
         for number, path in enumerate(self.paths):
-            for offset, length, head in read_heads(path, self._count_damage):
+            kind: type[Attempt] | type[Prediction] = Prediction if path is predictions else Attempt
+            for offset, length, row in read_rows(path, kind, self._count_damage):
                 if path is not predictions:
-                    self.tally.count(head.error, head.generation.usage if head.generation else None, head.cost)
-                if head.outcome in ANSWERS:
-                    order = _order(head.doc_id, head.idx, head.repeat)
-                    rows.append((order, _key64(head.key), number, length, offset, _CODES[head.outcome]))
+                    self.tally.count(row.error, row.generation.usage if row.generation else None, row.cost)
+                if row.outcome in ANSWERS:
+                    order = _order(row.doc_id, row.idx, row.repeat)
+                    rows.append((order, _key64(row.key), number, length, offset, _CODES[row.outcome]))
                     if len(rows) == _BLOCK:
                         blocks.append(np.array(rows, dtype=_ROW))
                         rows.clear()

@@ -162,6 +162,10 @@ class WorkDir:
         """One log a daemon and host: two hosts that append to one file over NFS lose lines."""
         return self.logs / f"{daemon}.{safe_name(host)}.log"
 
+    def model_log(self, model: str) -> Path:
+        """What the server of a `local` model says."""
+        return self.logs / f"model.{safe_name(model)}.log"
+
 
 def _is_claim(text: str) -> bool:
     return len(text) == 32 and all(letter in "0123456789abcdef" for letter in text)

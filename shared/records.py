@@ -25,10 +25,15 @@ PairState = Literal["pending", "running", "done", "fail"]
 DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
 
 
+def _schema() -> int:
+    return SCHEMA
+
+
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Base of all records on disk."""
 
-    schema: int = SCHEMA
+    # By a factory: so it is written even where `omit_defaults` leaves out what is as usual.
+    schema: int = msgspec.field(default_factory=_schema)
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
@@ -91,7 +96,7 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     few_shot: put before the prompt as turns of the chat.
     """
 
-    schema: int = SCHEMA
+    schema: int = msgspec.field(default_factory=_schema)
     task_id: str
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
@@ -166,7 +171,7 @@ class Attempt(Record, frozen=True, kw_only=True, omit_defaults=True):
     "ended_at":"2026-11-30T12:00:00.000Z","endpoint":"http://127.0.0.1:8000/v1","generation":{"text":"12"}}
     """
 
-    schema: int = SCHEMA
+    schema: int = msgspec.field(default_factory=_schema)
     key: str
     doc_id: int
     idx: int = 0
@@ -193,7 +198,7 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     generation.
     """
 
-    schema: int = SCHEMA
+    schema: int = msgspec.field(default_factory=_schema)
     task_id: str
     key: str
     doc_id: int
@@ -344,7 +349,7 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     many repeats were scored. extracted: what post-processing took from each answer, null where nothing.
     """
 
-    schema: int = SCHEMA
+    schema: int = msgspec.field(default_factory=_schema)
     model_id: str
     task_id: str
     doc_id: int

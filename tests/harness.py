@@ -148,7 +148,8 @@ def running(process: Process) -> Iterator[Process]:
     try:
         yield process
     finally:
-        if process.running:
+        assert process.process.stdout is not None
+        if not process.process.stdout.closed:  # nobody waited for its end
             process.kill()
 
 

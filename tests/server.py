@@ -6,8 +6,9 @@ It runs as a process of its own (`python -m tests.server --port 0` prints `{"por
         base_url = server.url("d50")    # http://127.0.0.1:N/d50/v1
         server.stats()
 
-The path's first parts, up to `v1`, say how it behaves. `d<ms>` answers so much later and goes with any other part. A
-`x<N>` after a fault has it only on the first N tries of each distinct body; then the answer is the default one.
+The path's first parts, up to `v1`, say how it behaves; a prompt that holds `BEHAVE=<parts>` says it for itself.
+`d<ms>` answers so much later and goes with any other part. A `x<N>` after a fault has it only on the first N tries of
+each distinct body; then the answer is the default one.
 
     (nothing), answer   the last `ANSWER=xyz` in the last user message; without one `echo: <the message>`.
                         As an event stream if the body asks for one
@@ -68,6 +69,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _FAULT = re.compile(r"(?P<name>midclose|reset|shut|\d{3})(?:x(?P<times>\d+))?(?:-(?P<how>.*))?")
 _MARK = re.compile(r"ANSWER=(\S+)")
+_BEHAVE = re.compile(r"BEHAVE=(\S+)")
 _REASONS = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
 
@@ -118,14 +120,14 @@ class Stats:
 
 
 class Request:
-    """One request as it came, and how its path says to behave."""
+    """One request as it came; how: the behaviour that was asked for."""
 
     __slots__ = ("body", "digest", "head", "how", "stream", "text")
 
-    def __init__(self, head: bytes, body: bytes, how: str) -> None:
+    def __init__(self, head: bytes, body: bytes) -> None:
         self.head = head
         self.body = body
-        self.how = how
+        self.how = ""
         self.digest = hashlib.sha256(body).digest()
         try:
             asked = _decode(body)
@@ -199,15 +201,16 @@ class Connection(asyncio.Protocol):
             return
         if path.startswith("http://"):  # asked as a proxy
             path = path[path.index("/", 7) :]
-        delay, how = 0.0, ""
-        for part in path.split("/")[1:]:
+        request = Request(head, body)
+        own = _BEHAVE.search(request.text) if "BEHAVE=" in request.text else None
+        delay = 0.0
+        for part in own[1].split("/") if own else path.split("/")[1:]:
             if part == "v1":
                 break
             if part[0:1] == "d" and part[1:].isdigit():
                 delay = int(part[1:]) / 1000
             else:
-                how = part
-        request = Request(head, body, how)
+                request.how = part
         self.busy = True
         stats.posts += 1
         stats.asked[request.digest] += 1

@@ -28,5 +28,8 @@ def leaderboard_csv(report: Report) -> str:
 
 
 def _harmless(value: str) -> str:
-    """Spreadsheets run cells that begin like a formula (OWASP, "CSV Injection")."""
-    return "'" + value if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    """On one line, without what a terminal would act on, and no formula: spreadsheets run cells that begin like one
+    (OWASP, "CSV Injection").
+    """
+    flat = "".join(char if char.isprintable() else " " for char in value)
+    return "'" + flat if flat.lstrip()[:1] in ("=", "+", "-", "@") else flat

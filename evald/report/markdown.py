@@ -76,7 +76,7 @@ def _notes(report: Report) -> list[str]:
                     f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score; "
                     f"with them it lies in {numbers.span(cell.bounds)}"
                 )
-                notes.append(f"- * {_text(f'{standing.model} x {name}: {missing}')}")
+                notes.append(f"- \\* {_text(f'{standing.model} x {name}: {missing}')}")
     return [*notes, ""] if notes else []
 
 
@@ -119,6 +119,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _text(value: str) -> str:
     """On one line, and nothing in it that Markdown or HTML would act on."""
     flat = "".join(char if char.isprintable() else " " for char in value)
-    for char in "\\`*_[]|":
-        flat = flat.replace(char, "\\" + char) if char != "_" else flat
+    for char in "\\`*[]|~$":
+        flat = flat.replace(char, "\\" + char)
     return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
