@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,11 +68,11 @@ def score_pair(job: ScoreJob) -> None:
     totals = _Totals(CalibrationBuffer(job.bins))
 
     def lines() -> Iterator[bytes]:
-        predictions = _Predictions(work, pair, job.digests)
-        for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr)):
-            for run in _score_doc(pair.model, doc_id, task, predictions.take(doc_id, dataset.repeats), totals):
-                yield encode_record(run) + b"\n"
-        predictions.finish()
+        with closing(_Predictions(work, pair, job.digests)) as predictions:
+            for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr)):
+                for run in _score_doc(pair.model, doc_id, task, predictions.take(doc_id, dataset.repeats), totals):
+                    yield encode_record(run) + b"\n"
+            predictions.finish()
 
     replace_lines(work.scores(pair.model, pair.dataset), lines())
     replace(work.result(pair.model, pair.dataset), encode_record(totals.result(job)) + b"\n")
@@ -106,7 +107,10 @@ class _Predictions:
         if next(self._rows, None) is not None:
             raise Incomplete(f"{self._where}: more predictions than the plan has requests")
 
-    def _read(self, files: list[tuple[Path, str]]) -> Iterator[Prediction]:
+    def close(self) -> None:
+        self._rows.close()
+
+    def _read(self, files: list[tuple[Path, str]]) -> Generator[Prediction, None, None]:
         decoder = msgspec.json.Decoder(Prediction)
         for path, digest in files:
             seen = hashlib.sha256()

@@ -375,7 +375,10 @@ class Service:
                 continue
             del self._running[key]
             if self._watch is None or not self._watch.plans(job.pair):
-                continue  # of a plan that is no more; what it wrote is known by its content for what it is
+                # Of a plan that is no more. What it wrote is known by its content for what it is.
+                if self._watch is not None and key in self._watch.waiting:
+                    self._reset(key)
+                continue
             try:
                 future.result()
             except (Incomplete, OSError) as error:

@@ -48,6 +48,7 @@ class Publisher:
                 while not self._latest and not self._stopping:
                     self._changed.wait()
                 batch, self._latest = self._latest, {}
+                last = self._stopping  # asked before the writing: what is posted during it needs another round
             failed = False
             for path, status in batch.items():
                 try:
@@ -60,5 +61,5 @@ class Publisher:
                     with self._changed:
                         self._latest.setdefault(path, status)
             with self._changed:
-                if self._stopping and (failed or not self._latest):
+                if last and (failed or not self._latest):
                     return

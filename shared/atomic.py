@@ -96,10 +96,13 @@ def read_regular(path: Path, limit: int) -> bytes:
     longer than `limit` bytes.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError(f"{path}: not a regular file")
-        data = file.read(limit + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise ValueError(f"{path}: larger than {limit} bytes")
     return data

@@ -87,6 +87,7 @@ def _is_sound(row: Attempt | Prediction) -> bool:
     """
     return (
         row.schema == SCHEMA
+        and len(row.key) == 64  # fromhex alone would pass over spaces
         and len(bytes.fromhex(row.key)) == 32
         and 0 <= row.doc_id < MAX_DOCS
         and 0 <= row.idx < MAX_IDX
@@ -109,7 +110,8 @@ class AnswerIndex:
         """predictions: the shard's predictions file, if there is one: it answers for journals that were
         cleared away.
         """
-        self.paths = tuple(journals) + ((predictions,) if predictions is not None else ())
+        found = tuple(path for path in journals if path.is_file())  # to open a FIFO would block for ever
+        self.paths = found + ((predictions,) if predictions is not None else ())
         self.damaged = 0
         self.tally = Tally()
         blocks: list[np.ndarray[Any, Any]] = []
@@ -246,11 +248,13 @@ class JournalWriter:
             self._wake.clear()
             if not self._stop.is_set():
                 self._stop.wait(self._interval)  # gather company for the lines that are there
+            last = self._stop.is_set()  # asked before the commit: what comes in during it needs another
             clean = self._commit_all()
-            if self._stop.is_set():
-                return  # one more try was made; the caller learns from backlog() what could not be saved
+            if last:
+                return  # the caller learns from backlog() what could not be saved
             if not clean:
                 self._stop.wait(1.0)  # a full disk doesn't empty itself faster than that
+            if not clean or self._stop.is_set():
                 self._wake.set()
 
     def _commit_all(self) -> bool:

@@ -158,7 +158,7 @@ def test_attempt_timeout(tmp_path: Path, server: FakeServer) -> None:
     assert 0.9 <= own.latency < 5
 
 
-@pytest.mark.parametrize(("option", "quick", "slow"), [("commit_interval", 0.01, 3.0), ("status_interval", 0.05, 30.0)])
+@pytest.mark.parametrize(("option", "quick", "slow"), [("commit_interval", 0.01, 1.5), ("status_interval", 0.05, 30.0)])
 def test_intervals(tmp_path: Path, server: FakeServer, option: str, quick: float, slow: float) -> None:
     """commit_interval: between the journal's writes. status_interval: between writes of a status. Counted in
     distinct states of the file while the run lasts.
@@ -168,7 +168,7 @@ def test_intervals(tmp_path: Path, server: FakeServer, option: str, quick: float
         work = submitted(
             tmp_path,
             [openai(server.url("d40"), max_workers=1)],
-            {"d": tasks(25)},
+            {"d": tasks(15)},
             root=tmp_path / str(interval),
             infer={option: interval},
         )

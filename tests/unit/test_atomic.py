@@ -214,7 +214,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
             read_regular(path, 10)
 
 
-@pytest.mark.xfail(reason="shared/atomic.py: os.fdopen refuses the folder, and the descriptor stays open")
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     """As any other thing that is no regular file, and without leaving a descriptor open."""
     before = len(os.listdir("/proc/self/fd"))

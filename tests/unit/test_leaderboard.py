@@ -1,0 +1,234 @@
+"""The leaderboard out of results: who ranks, what stands beside the score, and that missing is never filled in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from evald.calibration import CalibrationBuffer, CalibrationSums
+from evald.leaderboard import Pair, Report, Standing, build_report, paired_rows
+from evald.results import PairResult, ScoreError
+from evald.stats import Interval, mean_se, wilson
+from shared.records import InferStatus, Plan, PlanDataset, PlanPair, PlanShard, encode_record
+
+NO_SUMS = CalibrationSums(n=(0,), confidence=(0.0,), correct=(0,), squared_error=0.0, n_missing=0)
+
+
+def plan_of(models: list[str], sizes: Mapping[str, int]) -> Plan:
+    return Plan(
+        suite_digest="s",
+        created_at="",
+        datasets=tuple(PlanDataset(abbr=name, docs=docs, repeats=1, digest="d") for name, docs in sizes.items()),
+        pairs=tuple(
+            PlanPair(
+                model=model, dataset=name, docs=docs, instances=docs, requests=docs, digest="p",
+                shards=(PlanShard(stem=name, first=0, docs=docs, requests=docs),),
+            )
+            for model in models
+            for name, docs in sizes.items()
+        ),
+    )  # fmt: skip
+
+
+def result_of(right: int, scored: int, docs: int | None = None, **more: object) -> PairResult:
+    """`right` of the `scored` docs are right; the rest of `docs` have no score."""
+    docs = scored if docs is None else docs
+    estimate = mean_se([1.0] * right + [0.0] * (scored - right))
+    return replace(
+        PairResult(
+            model="m", dataset="d", metric="exact_match", n_docs=docs, n_scored=scored, n_missing=docs - scored,
+            n_score_errors=0, mean=estimate.mean, stderr=estimate.stderr, interval=wilson(right, scored),
+            bounds=Interval(right / docs, (right + docs - scored) / docs) if docs else None,
+            coverage=scored / docs if docs else 0.0, instances=docs, requests=docs, answered=scored, attempts=docs,
+            outcomes={}, unextracted=0, repeats=1, metrics=(), categories=(), score_errors=(), calibration=NO_SUMS,
+            content="c", predictions_digest=("x",), dataset_digest="d", scorer="1",
+        ),
+        **more,
+    )  # fmt: skip
+
+
+def board(
+    models: list[str], sizes: Mapping[str, int], results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str] = {}
+) -> Report:
+    return build_report(plan_of(models, sizes), {}, results, reasons, ())
+
+
+def ranks(report: Report) -> list[tuple[str, int | None]]:
+    return [(standing.model, standing.rank) for standing in report.leaderboard]
+
+
+def of(report: Report, model: str) -> Standing:
+    return next(standing for standing in report.leaderboard if standing.model == model)
+
+
+def test_ranks_and_ties() -> None:
+    """Best first; equal scores share a rank and the next rank is skipped; the order among equals is by name."""
+    results = {("a", "d"): 5, ("b", "d"): 7, ("c", "d"): 7, ("e", "d"): 9, ("z", "d"): 0}
+    report = board(["a", "b", "c", "e", "z"], {"d": 10}, {key: result_of(n, 10) for key, n in results.items()})
+    assert ranks(report) == [("e", 1), ("b", 2), ("c", 2), ("a", 4), ("z", 5)]
+
+
+def test_no_number_never_ranks() -> None:
+    """`nan-poisons-ranking`: a model whose docs all lack a score, and one that wasn't scored, stand last without a
+    rank, each with its reason; a score of 0 ranks. The report holds neither NaN nor Infinity.
+    """
+    results = {("m1", "d"): result_of(7, 10), ("m2", "d"): result_of(0, 0, 10), ("m3", "d"): result_of(6, 10),
+               ("m5", "d"): result_of(0, 10)}  # fmt: skip
+    report = board(["m2", "m4", "m3", "m5", "m1"], {"d": 10}, results, {("m4", "d"): "inferd died"})
+    assert ranks(report) == [("m1", 1), ("m3", 2), ("m5", 3), ("m2", None), ("m4", None)]
+    assert of(report, "m2").score is None
+    assert of(report, "m2").datasets["d"].reason == "no scorable samples"
+    assert of(report, "m4").datasets["d"].reason == "inferd died"
+    text = encode_record(report)
+    assert b"NaN" not in text
+    assert b"Infinity" not in text
+
+
+def test_a_missing_pair_unranks_its_model_and_is_named() -> None:
+    """A model that lacks one of its datasets isn't ranked against complete ones, whatever its others say."""
+    results = {("a", "x"): result_of(10, 10), ("b", "x"): result_of(1, 10), ("b", "y"): result_of(1, 10)}
+    report = board(["a", "b"], {"x": 10, "y": 10}, results, {("a", "y"): "incomplete: 7 of 10"})
+    assert ranks(report) == [("b", 1), ("a", None)]
+    assert of(report, "a").score is None
+    assert of(report, "a").micro is None
+    assert (of(report, "a").pairs_scored, of(report, "a").pairs, of(report, "a").complete) == (1, 2, False)
+    assert of(report, "a").datasets["x"].mean == 1.0
+    assert of(report, "a").datasets["y"].state == "missing"
+    assert [(fault.model, fault.dataset, fault.reason) for fault in report.errors] == [
+        ("a", "y", "incomplete: 7 of 10")
+    ]
+    assert (report.summary.pairs, report.summary.pairs_scored) == (4, 3)
+
+
+def test_group_mean_weights() -> None:
+    """`group-mean-weights`: 9 of 10 and 495 of 990: macro 0.7, micro 0.504, each with a standard error of the same
+    estimator; the report says which one ranks.
+    """
+    report = board(["m"], {"x": 10, "y": 990}, {("m", "x"): result_of(9, 10), ("m", "y"): result_of(495, 990)})
+    standing = of(report, "m")
+    assert standing.score == pytest.approx(0.7)
+    assert standing.micro == pytest.approx(0.504)
+    se1, se2 = math.sqrt(0.9 * 0.1 / 9), math.sqrt(0.25 / 989)
+    assert standing.stderr == pytest.approx(0.5 * math.hypot(se1, se2))
+    assert standing.micro_stderr == pytest.approx(math.sqrt(0.504 * 0.496 / 999))
+    assert "macro" in report.ranked_by
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"), [(0, 25, 0.0, 0.133192), (25, 25, 0.866808, 1.0), (0, 5000, 0.0, 0.000768)]
+)
+def test_stderr_zero_at_boundary(right: int, n: int, low: float, high: float) -> None:
+    """`stderr-zero-at-boundary`: 0 of 25 is less sure than 0 of 5000, on the leaderboard and in the cell."""
+    standing = of(board(["m"], {"d": n}, {("m", "d"): result_of(right, n)}), "m")
+    for interval in (standing.interval, standing.datasets["d"].interval):
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_bootstrap_one_sample() -> None:
+    """`bootstrap-one-sample`: of one doc the mean is known and its standard error isn't; of none nothing is."""
+    report = board(["one", "none"], {"d": 1}, {("one", "d"): result_of(1, 1), ("none", "d"): result_of(0, 0, 1)})
+    one, none = of(report, "one"), of(report, "none")
+    assert (one.score, one.stderr, one.rank) == (1.0, None, 1)
+    assert (none.score, none.stderr, none.rank, none.interval) == (None, None, None, None)
+    assert none.datasets["d"].bounds == Interval(0.0, 1.0)
+    assert msgspec.json.decode(encode_record(report))["leaderboard"][1]["score"] is None
+
+
+def test_coverage_and_bounds() -> None:
+    """Docs without a score are never filled in: the headline is marked, with the range they leave open."""
+    report = board(["m"], {"x": 10, "y": 30}, {("m", "x"): result_of(6, 8, 10), ("m", "y"): result_of(30, 30)})
+    standing = of(report, "m")
+    assert standing.complete is False
+    assert (standing.n_scored, standing.n_docs, standing.coverage) == (38, 40, 0.95)
+    assert standing.datasets["x"].bounds == Interval(0.6, 0.8)
+    assert standing.datasets["x"].mean == 0.75
+    assert report.summary.coverage == 0.95
+    whole = board(["m"], {"x": 10}, {("m", "x"): result_of(6, 10)})
+    assert of(whole, "m").complete is True
+
+
+def test_paired_rows() -> None:
+    """Two models are compared over the docs that both have, each dataset of the same weight; where they share none
+    there is no number.
+    """
+    rows = paired_rows(
+        ["a", "b", "c"],
+        [
+            {"a": {"1": 1.0, "2": 1.0, "3": 0.0, "9": 1.0}, "b": {"1": 1.0, "2": 0.0, "3": 0.0}},
+            {"a": {"1": 0.0, "2": 1.0}, "b": {"1": 0.0, "2": 0.0}, "c": {}},
+            {},
+        ],
+    )
+    assert [(row.first, row.second) for row in rows] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert rows[0].difference == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert (rows[0].n, rows[0].datasets) == (5, 2)
+    assert [(row.difference, row.interval, row.separable, row.n) for row in rows[1:]] == [(None, None, None, 0)] * 2
+
+
+def test_paired_rows_separate() -> None:
+    """The same answers aren't separable; 100 docs that one has right and the other wrong are."""
+    right, wrong = {str(n): 1.0 for n in range(100)}, {str(n): 0.0 for n in range(100)}
+    same, apart = paired_rows(["a", "b", "c"], [{"a": right, "b": right, "c": wrong}])[:2]
+    assert (same.difference, same.separable) == (0.0, False)
+    assert (apart.difference, apart.separable) == (1.0, True)
+    assert apart.interval is not None
+    assert apart.interval.low > 0.9
+
+
+def test_calibration_is_over_all_of_a_models_answers() -> None:
+    """Buffers of a model's pairs are merged; a model without a scored pair has no entry."""
+    first, second = CalibrationBuffer(2), CalibrationBuffer(2)
+    first.add(0.9, True)
+    first.add(None, True)
+    second.add(0.8, False)
+    results = {("a", "x"): result_of(1, 2, calibration=first.to_record()),
+               ("a", "y"): result_of(0, 1, calibration=second.to_record())}  # fmt: skip
+    report = board(["a", "b"], {"x": 2, "y": 1}, results)
+    assert set(report.calibration) == {"a"}
+    assert (report.calibration["a"].n, report.calibration["a"].n_missing) == (2, 1)
+    assert report.calibration["a"].ece == pytest.approx(abs(1.7 / 2 - 0.5))
+
+
+def test_counts_and_faults() -> None:
+    """Docs, instances, requests and attempts are told apart; a failed pair is named once, with inferd's reason; each
+    doc that could not be scored is named.
+    """
+    plan = plan_of(["a", "b"], {"d": 4})
+    status = InferStatus(
+        model="a", dataset="d", stem="d", state="done", plan_digest="p", total=4, outcomes={"ok": 3, "empty": 1},
+        errors={"timeout": 2}, attempts=6, prompt_tokens=40, completion_tokens=8, cost=0.5,
+        started_at="2026-11-30T12:00:00.000Z", finished_at="2026-11-30T12:00:10.000Z",
+    )  # fmt: skip
+    failed = replace(
+        status, model="b", state="fail", outcomes={"ok": 1}, errors={"auth": 3}, attempts=4, reason="3 of 4: no key",
+        finished_at="2026-11-30T12:01:00.000Z",
+    )  # fmt: skip
+    result = result_of(2, 3, 4, n_missing=0, n_score_errors=1, score_errors=(ScoreError("t3", "ValueError: x"),))
+    report = build_report(
+        plan, {("a", "d"): [status], ("b", "d"): [failed]}, {("a", "d"): result}, {("b", "d"): "skipped"}, ()
+    )
+    counts = report.summary
+    assert (counts.models, counts.datasets, counts.tasks, counts.pairs, counts.docs) == (2, 1, 4, 2, 8)
+    assert (counts.instances, counts.requests, counts.attempts, counts.answered) == (8, 8, 10, 5)
+    assert counts.outcomes == {"empty": 1, "ok": 4}
+    assert counts.errors == {"auth": 3, "timeout": 2}
+    assert (counts.prompt_tokens, counts.completion_tokens, counts.cost) == (80, 16, 1.0)
+    assert counts.wall_seconds == 60.0
+    assert [(fault.model, fault.stage, fault.reason) for fault in report.errors] == [
+        ("a", "task", "t3: ValueError: x"), ("b", "infer", "3 of 4: no key"),
+    ]  # fmt: skip
+
+
+def test_a_clock_set_back_gives_no_wall_time() -> None:
+    """An end before the start is a clock that was set: no figure rather than a negative one."""
+    status = InferStatus(
+        model="m", dataset="d", stem="d", state="done", plan_digest="p", total=1,
+        started_at="2026-11-30T12:00:00.000Z", finished_at="2026-11-30T11:00:00.000Z",
+    )  # fmt: skip
+    report = build_report(plan_of(["m"], {"d": 1}), {("m", "d"): [status]}, {}, {}, ())
+    assert report.summary.wall_seconds is None
