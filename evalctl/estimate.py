@@ -39,8 +39,9 @@ class Estimate(Record, frozen=True, kw_only=True):
         yield f"{self.models} models x {self.datasets} datasets = {self.pairs} pairs"
         yield f"docs {self.docs}, instances {self.instances}, requests {self.requests}"
         yield (
-            f"about {self.prompt_tokens} prompt tokens, at most about {self.completion_tokens} completion tokens, "
-            + (f"at most about {self.cost:.2f} USD" if self.cost else "no price given")
+            f"about {self.prompt_tokens} prompt tokens and up to {self.completion_tokens} completion tokens "
+            f"({ANSWER_TOKENS} an answer where nothing says max_tokens), "
+            + (f"up to about {self.cost:.2f} USD" if self.cost else "no price given")
         )
         for name, docs in self.per_dataset.items():
             yield f"  {name}: {docs} docs"

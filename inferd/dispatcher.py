@@ -265,7 +265,6 @@ class Dispatcher:
             case AlreadyDone(status):
                 self._done += 1
                 self._completed += status.completed
-                self._budget.load(status.attempts, status.prompt_tokens + status.completion_tokens, status.cost)
                 log.info("already done")
             case Foreign(owner):
                 lane.foreign.append((pair, shard))

@@ -128,11 +128,10 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             plan = _plan(work, suite, text, clock, tick, logger)
             suite = _with_local_servers(suite, stack, work, stop, logger)
             shelf = Shelf(work, plan)
-            _reset_statuses(shelf, clock, tick)
+            budget = Budget(suite.budget)
+            _reset_statuses(shelf, budget, clock, tick)
             secret = _Secrets()
-            dispatcher = Dispatcher(
-                shelf, config, Budget(suite.budget), clock, random.uniform, logger, secret.redact, beat.tick
-            )
+            dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, secret.redact, beat.tick)
             for model in suite.models:
                 dispatcher.lanes.append(_lane(model, plan, config, secret.lookup, dispatcher.work))
             beat.set_state("running")
@@ -218,8 +217,9 @@ def _plan(work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Ca
     return plan
 
 
-def _reset_statuses(shelf: Shelf, clock: SystemClock, tick: Callable[[], None]) -> None:
+def _reset_statuses(shelf: Shelf, budget: Budget, clock: SystemClock, tick: Callable[[], None]) -> None:
     """`pending` for every shard that isn't done as planned, so that no state of an earlier run is taken for this one's.
+    What the done ones took counts towards the budget; what the others took does when they are opened.
 
     Shards that another inferd works on keep the status which that one writes.
     """
@@ -231,7 +231,10 @@ def _reset_statuses(shelf: Shelf, clock: SystemClock, tick: Callable[[], None]) 
                 continue
             with claim:
                 path = shelf.work.infer_status(pair.model, shard.stem)
-                if shards.standing(shelf.work, pair, shard) is not None or _is_pending(path, pair.digest):
+                if (done := shards.standing(shelf.work, pair, shard)) is not None:
+                    budget.load(done.attempts, done.prompt_tokens + done.completion_tokens, done.cost)
+                    continue
+                if _is_pending(path, pair.digest):
                     continue
                 write_record(
                     path,

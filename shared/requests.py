@@ -50,7 +50,8 @@ def identity(model: ModelConfig) -> bytes:
     return _ENCODER.encode(
         Identity(
             adapter=model.type,
-            model=model.served_name,
+            # Other adapters know the model by its abbr, whatever a server would call it.
+            model=model.served_name if model.type in PROMPT_ONLY else model.abbr,
             version=model.version,
             extra_body=_ENCODER.encode(model.extra_body),
             options=_ENCODER.encode(model.options),

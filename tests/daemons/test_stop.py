@@ -139,7 +139,7 @@ def test_the_second_takes_over(tmp_path: Path) -> None:
                 kept = len(answered(work))
                 ended(second, 0)
         assert kept < 200, "the first had ended before it was killed: the test shows nothing"
-        assert server.stats()["posts"] <= 200 + 4  # what was in flight at the kill
+        assert server.stats()["posts"] <= 200 + 3 * 4  # what was in flight or not yet synced at the kill
     assert texts(predictions(work)) == answers(200)
 
 

@@ -85,7 +85,7 @@ def test_the_lines_for_people(tmp_path: Path) -> None:
     assert free[2].endswith("no price given")
     assert free[3] == "  x: 2 docs"
     priced = ModelConfig(abbr="a", type="rule", price=Price(output=1000.0))
-    assert list(estimate(suite_of(tmp_path, [priced], x=2)).lines())[2].endswith("at most about 1.02 USD")
+    assert list(estimate(suite_of(tmp_path, [priced], x=2)).lines())[2].endswith("up to about 1.02 USD")
 
 
 def test_the_problems_of_all_files_at_once(tmp_path: Path) -> None:
