@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/work_dir.md from the records' docstrings, so that what is told of a file is what the code reads and writes.
+"""Writes docs/work_dir.md from the records' docstrings, so that what is told of a file is what the code reads and
+writes.
 
 scripts/make_docs.py            writes it
 scripts/make_docs.py --check    exit status 1 when it isn't what would be written
