@@ -56,6 +56,7 @@ class Health:
         return self._since is None
 
     def on_answer(self) -> None:
+        """It works: asked as usual again."""
         self._row = self._final_row = 0
         self._since = None
         self._interval = self.PROBE_FIRST
@@ -63,8 +64,7 @@ class Health:
 
     def on_error(self, error: AttemptError, now: float) -> None:
         if error.kind not in self.COUNTED:
-            # 429s and refusals of single requests come from an endpoint that works.
-            self._row = 0
+            self.on_answer()  # 429s and refusals of single requests come from an endpoint that works
             return
         self._row += 1
         self._final_row = self._final_row + 1 if error.kind in self.FINAL else 0

@@ -23,6 +23,7 @@ import msgspec
 
 from inferd import local_model, shards
 from inferd.adapters import build_adapter, check_adapter
+from inferd.adapters.transport import Redactor
 from inferd.dispatcher import Dispatcher
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
@@ -313,18 +314,18 @@ class _Secrets:
     """Hands out secrets to adapters and takes them out of every text that is kept."""
 
     def __init__(self) -> None:
-        self._known: list[str] = []
+        self._known: set[str] = set()
+        self._redactor = Redactor(())
 
     def lookup(self, name: str) -> str | None:
         value = lookup(name, os.environ)
-        if value:
-            self._known.append(value)
+        if value and value not in self._known:
+            self._known.add(value)
+            self._redactor = Redactor(self._known)
         return value
 
     def redact(self, text: str) -> str:
-        for value in self._known:
-            text = text.replace(value, "[redacted]")
-        return text
+        return self._redactor(text)
 
 
 if __name__ == "__main__":
