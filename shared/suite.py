@@ -8,7 +8,6 @@ shown to people. Whether a model's `type` exists is for the adapters to say.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -16,33 +15,16 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-import jinja2
 import msgspec
-from msgspec import UNSET
 
-from shared import secrets
-from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
+from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError
-from shared.names import collisions, safe_name
+from shared.suite_checks import check_dataset, check_generation, check_intervals, check_model, check_names
 from shared.tables import convert_table, join_place, show, unknown_word
-from shared.tasks.mapping import compile_template, is_mapped
-from shared.tasks.native import metric_faults
-from shared.tasks.rows import PYARROW_MISSING, SUFFIXES, format_of
-from shared.vocabulary import POST_PROCESS
 
 T = TypeVar("T")
 
-SECRETS_REMEDY = "secrets belong in the environment: write ${VARIABLE}"
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SECRET_HEADER = re.compile(r"(.*-)?(authorization|cookie|api-?key|token|secret|password)", re.IGNORECASE)
-_SECRET_KEY = re.compile(r"(.*_)?(authorization|api_?key|(access|auth|api)_token|secret|password)", re.IGNORECASE)
-_STRAY_KEY = re.compile(r"(?=.*[a-z])(?=.*[A-Z0-9]).{20,}", re.DOTALL)
 _TOML_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -77,11 +59,11 @@ def parse_suite(
     unknown = _apply_paths(raw)
     suite, problems = convert_table(raw, Suite, "")
     base = _base_dir(raw, base_dir, problems)
-    found = [*unknown, *_check_names(raw), *_check_generation(raw), *_check_intervals(suite)]
+    found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
-        found += _check_model(model, place, env)
+        found += check_model(model, place, env)
     for place, dataset in _tables(raw, "datasets", DatasetConfig, {"abbr": "_", "path": "_"}):
-        found += _check_dataset(dataset, place, base, check_files)
+        found += check_dataset(dataset, place, base, check_files)
     problems += [problem for problem in found if not _told(problem, problems)]
     if problems or suite is None:
         raise SuiteError(sorted(problems, key=_rank))
@@ -210,211 +192,3 @@ def _rank(problem: Problem) -> tuple[int, int]:
     section, index = re.match(r"(\w*)(?:\[(\d+)\])?", problem.place).groups()  # type: ignore[union-attr]  # matches all
     fields = Suite.__struct_fields__
     return fields.index(section) if section in fields else len(fields), int(index or 0)
-
-
-def _check_names(raw: dict[str, Any]) -> Iterator[Problem]:
-    for key in ("models", "datasets"):
-        tables = raw.get(key)
-        places: dict[str, str] = {}
-        for index, table in enumerate(tables if isinstance(tables, list) else []):
-            name = table.get("abbr") if isinstance(table, dict) else None
-            if not isinstance(name, str) or not name:
-                continue
-            place = f"{key}[{index}].abbr"
-            if _CONTROL.search(name):
-                yield Problem(place, f"{show(name)} holds a control character: remove it")
-                continue
-            try:
-                safe_name(name)
-            except ValueError as error:
-                yield Problem(place, str(error))
-                continue
-            for other, owner in places.items():
-                if name == other:
-                    yield Problem(place, f"{show(name)} is already the abbr of {owner}: each needs its own")
-                elif collisions([name, other]):
-                    files = "would be the same file where case is ignored: rename one"
-                    yield Problem(place, f"{show(name)} and {show(other)} ({owner}) {files}")
-            places.setdefault(name, f"{key}[{index}]")
-
-
-def _check_generation(raw: dict[str, Any]) -> Iterator[Problem]:
-    """The bounds of sampling settings, which records on disk are read without."""
-    for key in ("models", "datasets"):
-        tables = raw.get(key)
-        for index, table in enumerate(tables if isinstance(tables, list) else []):
-            if isinstance(table, dict) and isinstance(table.get("generation"), dict):
-                yield from convert_table(table["generation"], BoundedSettings, f"{key}[{index}].generation")[1]
-
-
-def _check_intervals(suite: Suite | None) -> Iterator[Problem]:
-    if suite is None:
-        return
-    beat, patience = suite.infer.heartbeat_interval, suite.eval.heartbeat_timeout
-    if patience <= beat:
-        text = f"expected more than infer.heartbeat_interval ({beat:g}), got {patience:g}"
-        yield Problem("eval.heartbeat_timeout", f"{text}: a live inferd would count as gone")
-    if suite.infer.backoff_max < suite.infer.backoff_base:
-        text = f"expected at least infer.backoff_base ({suite.infer.backoff_base:g}), got {suite.infer.backoff_max:g}"
-        yield Problem("infer.backoff_max", text)
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-def _check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -> Iterator[Problem]:
-    if fault := _url_fault(model):
-        yield Problem(f"{place}.base_url", fault)
-    if model.api_key_env and (fault := _key_variable_fault(model.api_key_env, env)):
-        yield Problem(f"{place}.api_key_env", fault)
-    seen: dict[str, str] = {}
-    for name, value in model.headers.items():
-        where = join_place(f"{place}.headers", name)
-        for fault in _header_faults(name, value, env):
-            yield Problem(where, fault)
-        if name.lower() in seen:
-            yield Problem(where, f"is the same header as {seen[name.lower()]}: names of headers ignore case")
-        seen.setdefault(name.lower(), name)
-    yield from _literal_secrets(model.options, f"{place}.options")
-    yield from _literal_secrets(model.extra_body, f"{place}.extra_body")
-
-
-def _url_fault(model: ModelConfig) -> str | None:
-    """What is wrong with the address. It may hold a password or a key, so it is never quoted."""
-    if model.type == "local":
-        return "a local model has none: inferd starts the server itself; remove it" if model.base_url else None
-    if not model.base_url:
-        return 'is required for type "openai": the address up to and including /v1' if model.type == "openai" else None
-    try:
-        parts = urlsplit(model.base_url)
-        _ = parts.port  # raises where it is no number from 0 to 65535
-    except ValueError as error:
-        return f"isn't a valid address: {error}" if "netloc" not in str(error) else "isn't a valid address"
-    if "@" in parts.netloc:
-        return "holds a user name or password: secrets belong in the environment: use api_key_env or headers"
-    if model.type != "openai":
-        return None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "expected an address that begins with http:// or https://"
-    if _CONTROL.search(model.base_url) or " " in model.base_url:
-        return "holds white space or a control character: remove it"
-    if parts.query or parts.fragment or model.base_url.endswith(("?", "#")):
-        return "expected the address up to and including /v1, without ? and #"
-    for path in ("/chat/completions", "/completions"):
-        if parts.path.rstrip("/").endswith(path):
-            return f"expected the address up to and including /v1: leave {path} out"
-    return None
-
-
-def _key_variable_fault(name: str, env: Mapping[str, str] | None) -> str | None:
-    if not _VARIABLE.fullmatch(name) or name.lower().startswith("sk_") or _STRAY_KEY.fullmatch(name):
-        # It may be the key itself, so it is never quoted.
-        return (
-            "expected the name of an environment variable such as OPENAI_API_KEY, not a key: "
-            "put the key into a variable and write that variable's name, in capitals"
-        )
-    if env is not None and not secrets.lookup(name, env):
-        return _unset(name, env)
-    return None
-
-
-def _unset(name: str, env: Mapping[str, str]) -> str:
-    return f"the environment variable {name} is {'empty' if name in env else 'not set'}: export {name}=..."
-
-
-def _header_faults(name: str, value: str, env: Mapping[str, str] | None) -> Iterator[str]:
-    if not _HEADER_NAME.fullmatch(name):
-        yield "isn't a valid name of a header"
-    if _CONTROL.search(value):
-        yield "the value holds a control character: remove it"
-    variables = _REFERENCE.findall(value)
-    if not variables and _SECRET_HEADER.fullmatch(name):
-        yield SECRETS_REMEDY
-    for variable in variables:
-        if not _VARIABLE.fullmatch(variable):
-            yield "expected the name of a variable between ${ and }"
-        elif env is not None and not secrets.lookup(variable, env):
-            yield _unset(variable, env)
-
-
-def _literal_secrets(table: Mapping[str, Any], place: str) -> Iterator[Problem]:
-    for key, value in table.items():
-        where = join_place(place, key)
-        if isinstance(value, dict):
-            yield from _literal_secrets(value, where)
-        elif isinstance(value, str) and value and _SECRET_KEY.fullmatch(key):
-            yield Problem(where, "secrets belong in the environment: use api_key_env or headers")
-
-
-# --- datasets ---------------------------------------------------------------------------------------------------------
-
-
-def _check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: bool) -> Iterator[Problem]:
-    kind = format_of(dataset)
-    if kind is None:
-        known = ", ".join(SUFFIXES)
-        yield Problem(f"{place}.path", f"can't tell the format from the name (known: {known}, also .gz): set `format`")
-    if check_files:
-        if fault := _file_fault(Path(base, dataset.path)):
-            yield Problem(f"{place}.path", fault)
-        if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
-            yield Problem(f"{place}.path", PYARROW_MISSING)
-    if is_mapped(dataset):
-        yield from _check_mapping(dataset, place)
-    else:
-        if kind in ("csv", "tsv", "parquet"):
-            yield Problem(f"{place}.fields", f"is required for {kind}: say which column holds the target")
-        if dataset.target_regex is not None:
-            yield Problem(f"{place}.target_regex", "is for plain rows: TaskSpec lines hold their targets ready")
-    if dataset.columns is not None:
-        if kind not in ("csv", "tsv", None):
-            yield Problem(f"{place}.columns", f"is for csv and tsv files without a header, this one is {kind}")
-        for name in sorted({name for name in dataset.columns if dataset.columns.count(name) > 1}):
-            yield Problem(f"{place}.columns", f"names {show(name)} twice")
-    if dataset.metric is not UNSET:
-        for fault in metric_faults(dataset.metric, "metric"):
-            key, _, text = fault.partition(": ")
-            yield Problem(f"{place}.{key}", text)
-    if dataset.post_process is not UNSET and dataset.post_process not in POST_PROCESS:
-        yield Problem(f"{place}.post_process", unknown_word(dataset.post_process, POST_PROCESS))
-
-
-def _file_fault(path: Path) -> str | None:
-    try:
-        if path.is_file():
-            return None if os.access(path, os.R_OK) else f"can't be read, permission denied: {path}"
-        return f"is no file: {path}" if path.exists() else f"no such file: {path}"
-    except OSError as error:  # a folder that may not be entered, a name that is too long
-        return f"can't be read: {error.strerror}: {path}"
-
-
-def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
-    fields = dataset.fields
-    if fields is None or not fields.target:
-        yield Problem(f"{place}.fields.target", "is required for plain rows: the field that holds the right answer")
-    sources = {
-        "fields.prompt": fields.prompt if fields else None,
-        "prompt": dataset.prompt,
-        "messages": dataset.messages,
-    }
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) > 1:
-        yield Problem(f"{place}.{given[1]}", f"expected one of {', '.join(sources)}, got {' and '.join(given)}")
-    if not given:
-        yield Problem(place, f"expected one of {', '.join(sources)}: where prompts come from")
-    if dataset.messages is not None and not dataset.messages:
-        yield Problem(f"{place}.messages", "expected at least one message, got none")
-    if dataset.target_regex is not None:
-        try:
-            re.compile(dataset.target_regex)
-        except (re.error, OverflowError, RecursionError) as error:
-            yield Problem(f"{place}.target_regex", f"isn't a valid regular expression: {error}")
-    templates = [("prompt", dataset.prompt)] if dataset.prompt is not None else []
-    templates += [(f"messages[{i}].content", message.content) for i, message in enumerate(dataset.messages or ())]
-    for key, source in templates:
-        try:
-            compile_template(source or "")
-        except jinja2.TemplateSyntaxError as error:
-            yield Problem(f"{place}.{key}", f"isn't a valid template: line {error.lineno}: {error.message}")
-        except (SyntaxError, RecursionError, ValueError) as error:
-            yield Problem(f"{place}.{key}", f"isn't a valid template: {error}")

@@ -62,7 +62,9 @@ TREE_WORDS = {"predictions", "results", "summary", "control", "claims", "logs", 
 PATH_CALLS = {"join", "joinpath", "Path", "PurePath", "PurePosixPath", "glob", "rglob", "with_name", "open"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 MAX_LINES = 400
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "shared/records.py": "every record on disk in one place, each with its sample: a table, not logic",
+}
 """Files that may be longer than MAX_LINES, each with the reason."""
 
 
@@ -269,7 +271,7 @@ def sizes(modules: Modules) -> Iterator[str]:
         if lines > MAX_LINES and not LONG_FILES.get(name):
             yield f"{name}: {lines} lines: split it, or give the reason in LONG_FILES"
     for name in LONG_FILES:
-        if lengths.get(name, 0) <= MAX_LINES:
+        if lengths.get(name, MAX_LINES + 1) <= MAX_LINES:
             yield f"{name}: needs no place in LONG_FILES any more"
 
 
@@ -412,6 +414,10 @@ def test_the_rule_leaves_good_code_alone(rule: Rule, name: str, text: str, tmp_p
 
 def test_every_rule_was_shown_a_breach() -> None:
     assert {rule for rule, _, _ in BAD} == set(RULES)
+
+
+def test_the_excused_files_are_there() -> None:
+    assert LONG_FILES.keys() <= {module.name for module in read_modules(ROOT)}
 
 
 def test_a_stale_excuse_for_a_long_file_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
