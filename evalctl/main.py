@@ -5,6 +5,7 @@ Exit status of every command: 0 clean, 1 failure, 2 bad usage or a bad suite, 3 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -97,12 +98,13 @@ def init(folder: Path) -> None:
     Example: evalctl init my-suite
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in (("suite.toml", template.SUITE), (template.TASKS_NAME, template.TASKS)):
-        try:
-            with (folder / name).open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            raise click.UsageError(f"{folder / name} is there already: name another folder") from None
+    texts = {folder / "suite.toml": template.SUITE, folder / template.TASKS_NAME: template.TASKS}
+    for path in texts:
+        if os.path.lexists(path):
+            raise click.UsageError(f"{path} is there already: name another folder")
+    for path, text in texts.items():
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     click.echo(
         f"wrote {folder / 'suite.toml'} and {folder / template.TASKS_NAME}; "
         f"next: evalctl run {folder / 'suite.toml'} -w RUN"
