@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evald.post_process import target_fault
-from inferd.adapters import check_adapter
+from inferd.adapters import model_faults
 from shared import claims
 from shared.atomic import make_folder, remove, replace
 from shared.clock import SystemClock
 from shared.config import Suite
-from shared.errors import Problem, SuiteError, UsageError
+from shared.errors import UsageError
 from shared.layout import WorkDir
 from shared.plan import make_plan
 from shared.records import Plan
@@ -31,20 +31,7 @@ def check(
     if paths:
         text = with_paths(text, paths)
     folder = path.absolute().parent
-    problems: list[Problem] = []
-    suite: Suite | None = None
-    try:
-        suite = parse_suite(text, str(path), folder, env if check_env else None)
-    except SuiteError as error:
-        problems += error.problems
-    if suite is not None:
-        problems += [
-            Problem(f"models[{number}].type", problem)
-            for number, model in enumerate(suite.models)
-            for problem in check_adapter(model)
-        ]
-    if problems or suite is None:
-        raise SuiteError(problems)
+    suite = parse_suite(text, str(path), folder, env if check_env else None, model_faults=model_faults)
     return suite, freeze(text, folder)
 
 

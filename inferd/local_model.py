@@ -33,6 +33,7 @@ from inferd.weights import SMOLLM2, Progress, digest_of, fetch, tail_of
 from shared.atomic import make_folder
 from shared.config import Count, ModelConfig
 from shared.errors import Fatal, Problem, SuiteError, UsageError
+from shared.tables import convert_table
 
 
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,11 +90,16 @@ def _digest_at(path: Path, size: int, mtime_ns: int) -> str:
     return digest_of(path)
 
 
+def option_faults(options: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the options of a `local` model."""
+    return convert_table(options, LocalOptions, "options")[1]
+
+
 def _options(model: ModelConfig) -> LocalOptions:
-    try:
-        return msgspec.convert(model.options, LocalOptions)
-    except msgspec.ValidationError as error:
-        raise SuiteError([Problem(f"models ({model.abbr}).options", str(error))]) from None
+    options, problems = convert_table(model.options, LocalOptions, f"models ({model.abbr}).options")
+    if options is None:
+        raise SuiteError(problems)
+    return options
 
 
 def _own_weights(model: ModelConfig, gguf: str) -> Path:

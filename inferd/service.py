@@ -22,7 +22,7 @@ import click
 import msgspec
 
 from inferd import local_model, shards
-from inferd.adapters import build_adapter, check_adapter
+from inferd.adapters import build_adapter, model_faults
 from inferd.adapters.transport import Redactor
 from inferd.dispatcher import Dispatcher
 from inferd.limiter import Budget, Health, Permits
@@ -32,7 +32,7 @@ from inferd.shards import Shelf
 from shared import claims, daemon, log
 from shared.clock import SystemClock, utc
 from shared.config import InferConfig, ModelConfig, Suite, default_max_workers
-from shared.errors import Fatal, Problem, SuiteError, TandemError, UsageError, WorkDirError
+from shared.errors import Fatal, TandemError, UsageError, WorkDirError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan, suite_digest
@@ -191,14 +191,7 @@ def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
     except FileNotFoundError:
         raise UsageError(f"{work.suite}: no suite here: `evalctl submit SUITE -w {work}` puts it in place") from None
     # The datasets' own files are needed only by who plans: a planned work_dir goes on any host.
-    suite = parse_suite(text, str(work.suite), work.root, os.environ, check_files=False)
-    problems = [
-        Problem(f"models[{number}].type", problem)
-        for number, model in enumerate(suite.models)
-        for problem in check_adapter(model)
-    ]
-    if problems:
-        raise SuiteError(problems)
+    suite = parse_suite(text, str(work.suite), work.root, os.environ, check_files=False, model_faults=model_faults)
     return suite, text
 
 

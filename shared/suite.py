@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,10 +50,17 @@ def read_suite(path: Path) -> bytes:
 
 
 def parse_suite(
-    text: bytes | str, origin: str, base_dir: Path, env: Mapping[str, str] | None = None, *, check_files: bool = True
+    text: bytes | str,
+    origin: str,
+    base_dir: Path,
+    env: Mapping[str, str] | None = None,
+    *,
+    check_files: bool = True,
+    model_faults: Callable[[ModelConfig], Iterable[Problem]] = lambda model: (),
 ) -> Suite:
     """The suite that `text` is. origin: what the text is called in messages. env: where to look for variables, if at
-    all.
+    all. model_faults: what else is wrong with a model, by someone who knows the adapters;
+    places are those in its table.
     """
     raw = _parse_toml(text, origin)
     unknown = _apply_paths(raw)
@@ -62,6 +69,7 @@ def parse_suite(
     found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += check_model(model, place, env)
+        found += [Problem(f"{place}.{fault.place}", fault.text) for fault in model_faults(model)]
     for place, dataset in _tables(raw, "datasets", DatasetConfig, {"abbr": "_", "path": "_"}):
         found += check_dataset(dataset, place, base, check_files)
     problems += [problem for problem in found if not _told(problem, problems)]

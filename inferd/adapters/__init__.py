@@ -17,8 +17,9 @@ from typing import Any, Protocol, cast
 
 from inferd.adapters.builtin import BiasedAdapter, NoisyAdapter, RuleAdapter
 from inferd.adapters.openai import OpenAIAdapter, address_problems, header_problems
+from inferd.local_model import option_faults
 from shared.config import InferConfig, ModelConfig
-from shared.errors import UsageError
+from shared.errors import Problem, UsageError
 from shared.records import Generation, Prompt, TaskSpec
 
 ENTRY_POINTS = "tandem.adapters"
@@ -80,6 +81,17 @@ def check_adapter(model: ModelConfig) -> list[str]:
     except ValueError:
         pass  # a class without a signature, such as one written in C: building it will tell
     return []
+
+
+def model_faults(model: ModelConfig) -> list[Problem]:
+    """What a suite's own check can't know to be wrong with a model: its adapter, and what that takes. The places are
+    those in the model's table.
+    """
+    if model.type == "local":
+        return option_faults(model.options)
+    if model.type in ENDPOINTS:
+        return []
+    return [Problem("type", text) for text in check_adapter(model)]
 
 
 def _load(name: str) -> Any:
