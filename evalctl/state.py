@@ -81,14 +81,16 @@ def read_state(work: WorkDir, now: float) -> State:
     plan = read_plan(work)
     if plan is None:
         raise WorkDirError(f"{work}: no plan here: `evalctl submit SUITE -w {work}` makes one")
-    pairs = tuple(_pair(work, pair) for pair in plan.pairs)
+    inferds = _inferds(work)
+    alive = any(view.state in ("starting", "running", "draining") for view in inferds)
+    pairs = tuple(_pair(work, pair, alive) for pair in plan.pairs)
     rates = [pair.rate for pair in pairs if pair.rate is not None and pair.infer == "running"]
     rate = sum(rates) if rates else None
     left = sum(pair.total - pair.completed for pair in pairs)
     return State(
         work_dir=str(work),
         as_of=utc(now),
-        inferd=_inferds(work),
+        inferd=inferds,
         evald=_daemon(work.eval_heartbeat, work.evald_claim, "evald"),
         docs=sum(pair.docs for pair in plan.pairs),
         instances=sum(pair.instances for pair in plan.pairs),
@@ -150,18 +152,29 @@ def _daemon(path: Path, claim: Path | None, name: str) -> DaemonView:
     )
 
 
-def _pair(work: WorkDir, pair: PlanPair) -> PairView:
-    shards = [
-        _of_plan(read_record(work.infer_status(pair.model, shard.stem), InferStatus), pair) for shard in pair.shards
-    ]
+def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
+    """alive: an inferd is at work. What a dead one left in flight, and its rate, is no longer so."""
+    damage: list[str] = []
+    shards = []
+    for shard in pair.shards:
+        try:
+            status = read_record(work.infer_status(pair.model, shard.stem), InferStatus)
+        except WorkDirError as error:
+            damage.append(str(error))
+            status = None
+        shards.append(status if status is not None and status.plan_digest == pair.digest else None)
     known = [status for status in shards if status is not None]
-    scored = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
+    try:
+        scored = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
+    except WorkDirError as error:
+        damage.append(str(error))
+        scored = None
     states = {status.state if status is not None else "pending" for status in shards}
     completed = sum(status.completed for status in known)
-    rates = [rate for status in known if (rate := _rate(status)) is not None]
+    rates = [rate for status in known if alive and (rate := _rate(status)) is not None]
     rate = sum(rates) if rates else None
     infer = _worst(states)
-    reasons = [status.reason for status in known if status.reason]
+    reasons = damage + [status.reason for status in known if status.reason]
     return PairView(
         model=pair.model,
         dataset=pair.dataset,
@@ -170,7 +183,7 @@ def _pair(work: WorkDir, pair: PlanPair) -> PairView:
         total=pair.requests,
         completed=completed,
         reused=sum(status.reused for status in known),
-        in_flight=sum(status.in_flight for status in known),
+        in_flight=sum(status.in_flight for status in known) if alive else 0,
         attempts=sum(status.attempts for status in known),
         outcomes=_merged(status.outcomes for status in known),
         errors=_merged(status.errors for status in known),
@@ -182,10 +195,6 @@ def _pair(work: WorkDir, pair: PlanPair) -> PairView:
         eta_seconds=(pair.requests - completed) / rate if rate and infer == "running" else None,
         reason="; ".join(reasons) or (scored.reason if scored is not None else ""),
     )
-
-
-def _of_plan(status: InferStatus | None, pair: PlanPair) -> InferStatus | None:
-    return status if status is not None and status.plan_digest == pair.digest else None
 
 
 def _worst(states: set[PairState]) -> PairState:

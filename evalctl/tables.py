@@ -10,8 +10,9 @@ from rich.text import Text
 
 from evalctl.state import DaemonView, State
 from evald.leaderboard import Report
-from evald.report import numbers
+from evald.report import board
 
+SHOWN = 20  # notes and errors below a table; all of them stand in the JSON
 STYLES = {
     "done": "green",
     "running": "cyan",
@@ -25,7 +26,7 @@ STYLES = {
 
 def state_table(state: State) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("model", "dataset", "inference", "answered", "in flight", "rate", "ETA", "errors", "scoring", ""):
+    for column in ("model", "dataset", "inference", "answered", "in flight", "rate", "ETA", "scoring"):
         table.add_column(column, justify="right" if column in ("answered", "in flight", "rate", "ETA") else "left")
     for pair in state.pairs:
         table.add_row(
@@ -36,9 +37,7 @@ def state_table(state: State) -> RenderableType:
             str(pair.in_flight) if pair.in_flight else "",
             f"{pair.rate:.1f}/s" if pair.rate is not None and pair.infer == "running" else "",
             _duration(pair.eta_seconds),
-            plain(_counts(pair.errors)),
             Text(pair.eval, STYLES.get(pair.eval, "")),
-            plain(pair.reason),
         )
     lines = [_daemon("inferd", view) for view in state.inferd] + [_daemon("evald ", state.evald)]
     whole = (
@@ -47,37 +46,30 @@ def state_table(state: State) -> RenderableType:
         + (f", {state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}" if state.rate is not None else "")
         + (f", {state.cost:.4f} USD" if state.cost else "")
     )
-    return Group(*lines, Text(whole), Text(""), table)
+    # Below the table, where a line has the whole width.
+    notes = []
+    for pair in state.pairs:
+        failed = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
+        if said := "; ".join(filter(None, (failed, pair.reason))):
+            notes.append(Text(clean(f"{pair.model} x {pair.dataset}: {said}"), STYLES.get(pair.infer, "")))
+    shown = notes[:SHOWN]
+    if len(notes) > SHOWN:
+        shown.append(Text(f"... and {len(notes) - SHOWN} more with --json"))
+    return Group(*lines, Text(whole), Text(""), table, *([Text("")] if shown else []), *shown)
 
 
 def leaderboard_table(report: Report) -> RenderableType:
-    datasets = list(dict.fromkeys(name for standing in report.leaderboard for name in standing.datasets))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("rank", "model", "score", "95 %", "docs", "ECE", *datasets):
+    for column in board.head(report):
         table.add_column(plain(column), justify="left" if column == "model" else "right")
-    for s in report.leaderboard:
-        calibration = report.calibration.get(s.model)
-        table.add_row(
-            numbers.rank(s),
-            plain(s.model),
-            numbers.score(s.score),
-            numbers.span(s.interval),
-            f"{s.n_scored}/{s.n_docs}",
-            numbers.plain(calibration.ece if calibration is not None else None),
-            *(numbers.cell(s.datasets[name]) if name in s.datasets else numbers.UNKNOWN for name in datasets),
-        )
-    counts = report.summary
-    notes = [
-        Text(
-            f"{counts.pairs_scored} of {counts.pairs} pairs scored, {counts.tasks} tasks, {counts.requests} requests, "
-            f"{counts.attempts} attempts, coverage {numbers.share(counts.coverage)}, "
-            f"inference {numbers.seconds(counts.wall_seconds)}"
-        )
-    ]
-    notes += [Text(clean(f"{e.model} x {e.dataset} ({e.stage}): {e.reason}"), "red") for e in report.errors[:20]]
-    if len(report.errors) > 20:
-        notes.append(Text(f"... and {len(report.errors) - 20} more errors in summary/report.json", "red"))
-    return Group(table, Text(""), *notes)
+    for row in board.rows(report):
+        table.add_row(*map(plain, row))
+    lines = [Text(clean(board.counts(report)))]
+    lines += [Text(clean(note), "yellow") for note in board.notes(report)]
+    lines += [Text(clean(f"{e.model} x {e.dataset} ({e.stage}): {e.reason}"), "red") for e in report.errors[:SHOWN]]
+    if len(report.errors) > SHOWN:
+        lines.append(Text(f"... and {len(report.errors) - SHOWN} more errors in summary/report.json", "red"))
+    return Group(table, Text(""), *lines)
 
 
 def clean(text: str) -> str:

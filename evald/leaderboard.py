@@ -98,7 +98,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 class Counts(Struct, frozen=True, kw_only=True):
     """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
     answered: requests with an answer; attempts: calls made. wall_seconds: from the first shard's start to the last
-    one's end, by inferd's clock.
+    one's end, by inferd's clock; of a resumed shard the last start counts, so time between two runs isn't in it.
     """
 
     models: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evald.leaderboard import Report
-from evald.report import numbers
+from evald.report import board, numbers
 
 
 def markdown(report: Report) -> str:
@@ -23,7 +23,7 @@ def markdown(report: Report) -> str:
         "",
         f"Scores in percent with 95 % intervals. Ranked by {_text(report.ranked_by)}.",
         "",
-        *_leaderboard(report),
+        *_table(board.head(report), board.rows(report)),
         "",
         *_notes(report),
         "## Paired differences",
@@ -47,36 +47,9 @@ def markdown(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _leaderboard(report: Report) -> list[str]:
-    datasets = list(dict.fromkeys(name for standing in report.leaderboard for name in standing.datasets))
-    rows = [
-        [
-            numbers.rank(s),
-            s.model,
-            numbers.score(s.score),
-            numbers.span(s.interval),
-            numbers.score(s.micro),
-            f"{s.n_scored}/{s.n_docs}",
-            *(numbers.cell(s.datasets[name]) if name in s.datasets else numbers.UNKNOWN for name in datasets),
-        ]
-        for s in report.leaderboard
-    ]
-    return _table(["rank", "model", "score", "95 %", "micro", "docs", *datasets], rows)
-
-
 def _notes(report: Report) -> list[str]:
-    """A star or a dash in the table is explained below it, with the range that the missing docs leave open."""
-    notes = []
-    for standing in report.leaderboard:
-        for name, cell in standing.datasets.items():
-            if cell.state == "missing":
-                notes.append(f"- {_text(f'{standing.model} x {name}: not scored: {cell.reason}')}")
-            elif cell.n < cell.n_docs:
-                missing = (
-                    f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score; "
-                    f"with them it lies in {numbers.span(cell.bounds)}"
-                )
-                notes.append(f"- \\* {_text(f'{standing.model} x {name}: {missing}')}")
+    # A star that begins a note would make a list within the list.
+    notes = [f"- {_text(note)}" for note in board.notes(report)]
     return [*notes, ""] if notes else []
 
 
