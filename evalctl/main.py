@@ -22,9 +22,9 @@ from evalctl import demo as demo_run
 from evalctl import template
 from evalctl.estimate import estimate
 from evalctl.run import run_daemons
-from evalctl.state import State, read_state
+from evalctl.state import State, is_missing, read_state
 from evalctl.submit import check, submit
-from evalctl.tables import clean, leaderboard_table, state_table
+from evalctl.tables import SHOWN, clean, leaderboard_table, state_table
 from evald.leaderboard import Report
 from evald.report.markdown import markdown
 from evald.summary import read_report, write_summary
@@ -190,6 +190,8 @@ def run(suite: Path, work_dir: Path, paths: dict[str, Path], as_json: bool, prog
 def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
     """Show what stands in WORK_DIR: pairs, progress, errors, and whether the daemons live.
 
+    Exit status 3 when a pair has failed, or when nobody works any more and pairs are left.
+
     \b
     Examples:
       evalctl status -w runs/first
@@ -201,11 +203,14 @@ def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
         for state in _states(work, interval, watch=watch):
             click.echo(encode_record(state).decode())
     elif watch:
-        with Live(console=Console(), auto_refresh=False) as live:
+        console = Console()
+        with Live(console=console, auto_refresh=False) as live:
             for state in _states(work, interval, watch=True):
-                live.update(state_table(state), refresh=True)
+                live.update(state_table(state, rows=max(console.height - 12, 5)), refresh=True)
     else:
-        Console().print(state_table(read_state(work, SystemClock().time())))
+        state = read_state(work, SystemClock().time())
+        Console().print(state_table(state))
+    sys.exit(3 if is_missing(state) else 0)
 
 
 @main.command()
@@ -229,6 +234,7 @@ def report(work_dir: Path, as_json: bool, as_markdown: bool, write: bool) -> Non
         click.echo(markdown(found))
     else:
         _show(found, as_json=as_json)
+    _tell_missing(found)
     sys.exit(0 if found.summary.pairs_scored == found.summary.pairs else 3)
 
 
@@ -271,7 +277,8 @@ def demo(work_dir: Path | None, with_local_model: bool, as_json: bool, progress:
 @click.option(
     "--context", type=click.IntRange(min=256), help="Tokens one request may take, prompt and answer together."
 )
-def serve_model(gguf: Path | None, parallel: int | None, context: int | None) -> None:
+@click.option("--port", type=click.IntRange(0, 65535), help="The port on loopback; a free one by default.")
+def serve_model(gguf: Path | None, parallel: int | None, context: int | None, port: int | None) -> None:
     """Serve the embedded real model on loopback, as an API to try suites on, until Ctrl-C.
 
     \b
@@ -280,7 +287,8 @@ def serve_model(gguf: Path | None, parallel: int | None, context: int | None) ->
     """
     from evalctl.serve_model import serve_until_stopped
 
-    given = {"gguf": str(gguf.absolute()) if gguf is not None else None, "parallel": parallel, "context": context}
+    own = str(gguf.absolute()) if gguf is not None else None
+    given = {"gguf": own, "parallel": parallel, "context": context, "port": port}
     serve_until_stopped({name: value for name, value in given.items() if value is not None})
 
 
@@ -303,10 +311,16 @@ def _states(work: WorkDir, interval: float, *, watch: bool) -> Iterator[State]:
 
 def _tell_missing(found: Report) -> None:
     """A line on stderr for each pair without a score: stdout may be a file, or JSON."""
-    for standing in found.leaderboard:
-        for dataset, cell in standing.datasets.items():
-            if cell.state == "missing":
-                click.echo(clean(f"{standing.model} x {dataset}: not scored: {cell.reason}"), err=True)
+    missing = [
+        f"{standing.model} x {dataset}: not scored: {cell.reason}"
+        for standing in found.leaderboard
+        for dataset, cell in standing.datasets.items()
+        if cell.state == "missing"
+    ]
+    for line in missing[:SHOWN]:
+        click.echo(clean(line), err=True)
+    if len(missing) > SHOWN:
+        click.echo(f"... and {len(missing) - SHOWN} more pairs without a score", err=True)
 
 
 def _show(found: Report, *, as_json: bool) -> None:
@@ -314,7 +328,3 @@ def _show(found: Report, *, as_json: bool) -> None:
         click.echo(msgspec.json.format(encode_record(found), indent=1).decode())
     else:
         Console().print(leaderboard_table(found))
-
-
-if __name__ == "__main__":
-    main()

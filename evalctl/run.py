@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from rich.console import Console
 from rich.live import Live
 
 from evalctl.state import State, read_state
-from evalctl.tables import clean, state_table
+from evalctl.tables import clean, progress_line, state_table
 from shared.clock import SystemClock
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 
 REFRESH = 0.5  # seconds between looks at the work_dir
+LINE_INTERVAL = 10.0  # seconds between progress lines where there is no terminal
+AFTERMATH = 15.0  # seconds that evald gets to score what is complete after inferd was killed
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -50,11 +53,12 @@ class Daemon:
         self.name = name
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the daemon
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"{name}.service", "-w", str(work)],
+            [sys.executable, "-P", "-m", name, "-w", str(work)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
             start_new_session=True,  # Ctrl-C reaches us, and we tell them in order
+            preexec_fn=_drain_with_parent,
         )
 
     def stop(self) -> None:
@@ -64,6 +68,11 @@ class Daemon:
     def last_words(self, lines: int = 8) -> list[str]:
         self._said.seek(0)
         return [clean(line) for line in self._said.read().decode(errors="replace").splitlines()[-lines:]]
+
+
+def _drain_with_parent() -> None:
+    """In the child, before it becomes a daemon: asked to stop when whoever started it is killed."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
 def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
@@ -82,15 +91,25 @@ def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
             console.print(f"{daemon.name} ended with {_status(daemon.process.returncode)}:", markup=False, style="red")
             for line in daemon.last_words():
                 console.print(f"  {line}", markup=False, highlight=False)
-    return Ended(daemons[0].process.returncode, daemons[1].process.returncode)
+    ended = Ended(daemons[0].process.returncode, daemons[1].process.returncode)
+    state = _state(work)
+    if ended.exit_code in (1, 3) and state is not None:
+        kept = sum(sum(pair.outcomes.values()) for pair in state.pairs)
+        console.print(
+            f"not finished: {kept} of {state.requests} requests are answered and kept; "
+            "the same command again goes on from there",
+            highlight=False,
+        )
+    return ended
 
 
 def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list[int], *, progress: bool) -> None:
     told = 0
     inferd, evald = daemons
+    died_at: float | None = None
+    next_line = time.monotonic()
     live = progress and console.is_terminal
     with Live(console=console, refresh_per_second=4, transient=True) if live else _no_live() as view:
-        last_line = 0.0
         while any(daemon.process.poll() is None for daemon in daemons):
             if len(caught) > told:
                 told = len(caught)
@@ -98,21 +117,27 @@ def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list
                     return
                 console.print("stopping: what is in flight ends and is kept (again to stop at once)")
                 inferd.stop()
-            if told and inferd.process.poll() is not None:
+            inferd_code = inferd.process.poll()
+            if told and inferd_code is not None:
                 evald.stop()
-            if inferd.process.poll() in (1, 2) and not _beats(work):
+            if inferd_code in (1, 2) and not _beats(work):
                 evald.stop()  # it never got to work: there is nothing to wait for
             state = _state(work)
+            if inferd_code is not None and inferd_code < 0 and died_at is None:
+                died_at = time.monotonic()
+                console.print(f"inferd died of {_status(inferd_code)}: scoring what is complete", highlight=False)
+            if died_at is not None and (time.monotonic() - died_at > AFTERMATH or _nothing_to_score(state)):
+                evald.stop()  # its own patience is for an inferd that a supervisor starts again
             if state is not None and isinstance(view, Live):
-                view.update(state_table(state))
-            elif state is not None and progress and time.monotonic() - last_line >= 10:
-                last_line = time.monotonic()
-                done = sum(pair.eval == "done" for pair in state.pairs)
-                console.print(
-                    f"{state.completed}/{state.requests} requests, {done}/{len(state.pairs)} pairs scored",
-                    highlight=False,
-                )
+                view.update(state_table(state, rows=max(console.height - 12, 5)))
+            elif state is not None and progress and time.monotonic() >= next_line:
+                next_line = time.monotonic() + LINE_INTERVAL
+                console.print(progress_line(state), markup=False, highlight=False)
             _wait_any(daemons, REFRESH)
+
+
+def _nothing_to_score(state: State | None) -> bool:
+    return state is not None and all(pair.eval in ("done", "fail") for pair in state.pairs if pair.infer == "done")
 
 
 def _beats(work: WorkDir) -> bool:

@@ -15,5 +15,6 @@ def serve_until_stopped(options: dict[str, Any]) -> None:
     stop = StopSignal()
     stop.install()
     with serve(ModelConfig(abbr="local", type="local", options=options), stop=stop.event) as server:
-        click.echo(f"serving on {server.base_url} until Ctrl-C")
+        click.echo(f"serving on {server.base_url} until Ctrl-C; in a suite:")
+        click.echo(f'[[models]]\nabbr = "local"\nbase_url = "{server.base_url}"\nmax_workers = 2')
         stop.event.wait()

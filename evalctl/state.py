@@ -105,6 +105,16 @@ def read_state(work: WorkDir, now: float) -> State:
     )
 
 
+def is_missing(state: State) -> bool:
+    """Whether some pair will have no score as things stand: it failed, or the daemons have been at work, none is any
+    more, and it isn't scored.
+    """
+    views = (*state.inferd, state.evald)
+    working = any(view.state in ("starting", "running", "draining") for view in views)
+    over = not working and any(view.state != "not started" for view in views)
+    return any("fail" in (pair.infer, pair.eval) or (over and pair.eval != "done") for pair in state.pairs)
+
+
 def _merged(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     merged: dict[str, int] = {}
     for one in counts:

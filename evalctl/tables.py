@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evalctl.state import DaemonView, State
+from evalctl.state import DaemonView, PairView, State
 from evald.leaderboard import Report
 from evald.report import board
 
+COLUMNS = 6  # datasets that stand beside the models; more get a table of their own
 SHOWN = 20  # notes and errors below a table; all of them stand in the JSON
 STYLES = {
     "done": "green",
@@ -24,52 +25,78 @@ STYLES = {
 }
 
 
-def state_table(state: State) -> RenderableType:
+def state_table(state: State, *, rows: int | None = None) -> RenderableType:
+    """rows: at most so many pairs, those that run or failed first; the others are counted below."""
+    order = {"fail": 0, "running": 1, "pending": 2, "done": 3}
+    pairs = state.pairs if rows is None else sorted(state.pairs, key=lambda pair: order[pair.infer])[:rows]
+    columns = {
+        "model": [plain(pair.model) for pair in pairs],
+        "dataset": [plain(pair.dataset) for pair in pairs],
+        "inference": [Text(pair.infer, STYLES.get(pair.infer, "")) for pair in pairs],
+        "answered": [Text(f"{pair.completed}/{pair.total}") for pair in pairs],
+        "in flight": [Text(str(pair.in_flight or "")) for pair in pairs],
+        "rate": [Text(f"{pair.rate:.1f}/s" if pair.rate and pair.infer == "running" else "") for pair in pairs],
+        "ETA": [Text(_duration(pair.eta_seconds)) for pair in pairs],
+        "scoring": [Text(pair.eval, STYLES.get(pair.eval, "")) for pair in pairs],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cells)}  # an empty column needs no room
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("model", "dataset", "inference", "answered", "in flight", "rate", "ETA", "scoring"):
-        table.add_column(column, justify="right" if column in ("answered", "in flight", "rate", "ETA") else "left")
-    for pair in state.pairs:
-        table.add_row(
-            plain(pair.model),
-            plain(pair.dataset),
-            Text(pair.infer, STYLES.get(pair.infer, "")),
-            f"{pair.completed}/{pair.total}",
-            str(pair.in_flight) if pair.in_flight else "",
-            f"{pair.rate:.1f}/s" if pair.rate is not None and pair.infer == "running" else "",
-            _duration(pair.eta_seconds),
-            Text(pair.eval, STYLES.get(pair.eval, "")),
-        )
+    for name in shown:
+        right = name in ("answered", "in flight", "rate", "ETA")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
     lines = [_daemon("inferd", view) for view in state.inferd] + [_daemon("evald ", state.evald)]
-    whole = (
-        f"{state.completed}/{state.requests} requests ({state.docs} docs, {state.instances} instances), "
-        f"{state.attempts} attempts"
-        + (f", {state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}" if state.rate is not None else "")
-        + (f", {state.cost:.4f} USD" if state.cost else "")
-    )
     # Below the table, where a line has the whole width.
-    notes = []
-    for pair in state.pairs:
-        failed = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
-        if said := "; ".join(filter(None, (failed, pair.reason))):
-            notes.append(Text(clean(f"{pair.model} x {pair.dataset}: {said}"), STYLES.get(pair.infer, "")))
-    shown = notes[:SHOWN]
+    notes = [note for pair in pairs if (note := _note(pair)) is not None]
+    below = notes[:SHOWN]
     if len(notes) > SHOWN:
-        shown.append(Text(f"... and {len(notes) - SHOWN} more with --json"))
-    return Group(*lines, Text(whole), Text(""), table, *([Text("")] if shown else []), *shown)
+        below.append(Text(f"... and {len(notes) - SHOWN} more with --json"))
+    if len(pairs) < len(state.pairs):
+        below.insert(0, Text(f"... and {len(state.pairs) - len(pairs)} more pairs"))
+    whole = Text(progress_line(state) + (f", {state.cost:.4f} USD" if state.cost else ""))
+    return Group(*lines, whole, Text(""), table, *below)
+
+
+def progress_line(state: State) -> str:
+    """The whole run in one line."""
+    scored = sum(pair.eval == "done" for pair in state.pairs)
+    parts = [f"{state.completed}/{state.requests} requests", f"{scored}/{len(state.pairs)} pairs scored"]
+    if state.rate is not None:
+        parts.append(f"{state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}")
+    if state.errors:
+        parts.append(f"failed attempts: {_counts(state.errors)}")
+    return ", ".join(parts)
+
+
+def _note(pair: PairView) -> Text | None:
+    failed = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
+    said = "; ".join(filter(None, (failed, pair.reason)))
+    return Text(clean(f"{pair.model} x {pair.dataset}: {said}"), STYLES.get(pair.infer, "")) if said else None
 
 
 def leaderboard_table(report: Report) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in board.head(report):
-        table.add_column(plain(column), justify="left" if column == "model" else "right")
-    for row in board.rows(report):
-        table.add_row(*map(plain, row))
+    wide = len(board.names(report)) > COLUMNS
+    parts: list[RenderableType] = [_table(board.head(report, datasets=not wide), board.rows(report, datasets=not wide))]
+    if wide:
+        heads = ["dataset", *(standing.model for standing in report.leaderboard)]
+        parts += [Text(""), _table(heads, board.by_dataset(report))]
     lines = [Text(clean(board.counts(report)))]
     lines += [Text(clean(note), "yellow") for note in board.notes(report)]
-    lines += [Text(clean(f"{e.model} x {e.dataset} ({e.stage}): {e.reason}"), "red") for e in report.errors[:SHOWN]]
-    if len(report.errors) > SHOWN:
-        lines.append(Text(f"... and {len(report.errors) - SHOWN} more errors in summary/report.json", "red"))
-    return Group(table, Text(""), *lines)
+    faults = [Text(clean(f"{e.model} x {e.dataset}: {e.reason}"), "red") for e in report.errors if e.stage == "task"]
+    lines += faults[:SHOWN]
+    if len(faults) > SHOWN:
+        lines.append(Text(f"... and {len(faults) - SHOWN} more tasks that can't be scored: summary/report.json", "red"))
+    return Group(*parts, Text(""), *lines)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in heads:
+        table.add_column(plain(name), justify="left" if name in ("model", "dataset") else "right")
+    for row in rows:
+        table.add_row(*map(plain, row))
+    return table
 
 
 def clean(text: str) -> str:

@@ -97,8 +97,8 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 class Counts(Struct, frozen=True, kw_only=True):
     """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
-    answered: requests with an answer; attempts: calls made. wall_seconds: from the first shard's start to the last
-    one's end, by inferd's clock; of a resumed shard the last start counts, so time between two runs isn't in it.
+    answered: requests with an answer; attempts: calls made. wall_seconds: how long inference was at work, by inferd's
+    clock; of a shard that was resumed its last start counts.
     """
 
     models: int
@@ -297,14 +297,25 @@ def _counts(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results:
 
 
 def _wall_seconds(statuses: Sequence[InferStatus]) -> float | None:
-    """None when the clock that stamped them was set back in between, or nothing has ended yet."""
+    """How long at least one shard was at work: the union of their times, so that a pause between two runs isn't in it.
+
+    None when nothing has ended yet, or the clock that stamped them was set back in between.
+    """
     try:
-        starts = [datetime.fromisoformat(status.started_at) for status in statuses if status.started_at]
-        ends = [datetime.fromisoformat(status.finished_at) for status in statuses if status.finished_at]
-        seconds = (max(ends) - min(starts)).total_seconds()
-    except (ValueError, TypeError):
+        spans = sorted(
+            (datetime.fromisoformat(status.started_at), datetime.fromisoformat(status.finished_at))
+            for status in statuses
+            if status.started_at and status.finished_at
+        )
+        if not spans or any(end < start for start, end in spans):
+            return None
+        total, until = 0.0, spans[0][0]
+        for start, end in spans:
+            total += max((end - max(start, until)).total_seconds(), 0.0)
+            until = max(until, end)
+    except (ValueError, TypeError):  # stamps that are none, or of which only some name their zone
         return None
-    return seconds if seconds >= 0 else None
+    return total
 
 
 def _faults(

@@ -17,6 +17,8 @@ from evald.score import Incomplete, ScoreJob, score_pair
 from evald.summary import RESULT_LIMIT, write_summary
 from evald.watch import Events, Pair, Wake, Watch
 from evald.workers import OverTime, Workers
+from shared import claims
+from shared.atomic import sweep
 from shared.clock import Clock, utc
 from shared.config import EvalConfig
 from shared.daemon import StopSignal
@@ -28,7 +30,10 @@ from shared.records import EvalStatus, PairState, Plan, PlanPair
 from shared.status import read_record, write_record
 
 DONE, INCOMPLETE = 0, 3  # exit statuses
-OLD_BEAT_GRACE = 3  # intervals of inferd's beat: how long a beat that ended before we came is given to be a new one
+OLD_BEAT_GRACE = 3
+"""Intervals of inferd's beat for which one that had ended before we came is given to become a new one; a single one
+where no inferd holds its claim.
+"""
 SETTLE = 60.0  # seconds after inferd's end in which predictions that don't match their status yet are looked at again
 
 
@@ -139,6 +144,7 @@ class Loop:
             self.reason = self.reason or "no plan"
             self._log.error("nothing to score: no plan was written", reason=self.reason)
             return INCOMPLETE
+        sweep(self._work.report_json.parent)  # what a worker that was stopped just now left
         write_summary(str(self._work))
         return INCOMPLETE if self.unscored else DONE
 
@@ -158,7 +164,8 @@ class Loop:
         if verdict == "stale":
             return f"inferd's heartbeat has not changed for {self._reader.silent_for():.0f} s"
         if verdict in ("finished", "aborted"):
-            grace = min(self._config.startup_timeout, OLD_BEAT_GRACE * (last.interval if last else 5.0))
+            beats = 1 if claims.held(self._work.inferd_claim) is False else OLD_BEAT_GRACE
+            grace = min(self._config.startup_timeout, beats * (last.interval if last else 5.0))
             if self._reader.moved or now - self._started >= grace or self._all_ended():
                 return f"inferd {verdict}" + (f": {last.reason}" if last is not None and last.reason else "")
         return ""
@@ -200,6 +207,8 @@ class Loop:
         if plan != self._plan:
             self._log.info("plan read", pairs=len(plan.pairs))
             self._plan = plan
+            for folder in self._work.written_by_evald({pair.model for pair in plan.pairs}):
+                sweep(folder)
             self._watch = Watch(self._work, plan)
             self._swept = False
             self._failed.clear()

@@ -126,7 +126,3 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
         if events is not None:
             events.stop()
         workers.stop()
-
-
-if __name__ == "__main__":
-    main()

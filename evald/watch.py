@@ -99,7 +99,9 @@ class Events:
         try:
             observer = Observer()
             observer.daemon = True
-            observer.schedule(_Handler(self._wake), str(self._folder), recursive=True)
+            handler = _Handler(self._wake)
+            observer.schedule(handler, str(self._folder), recursive=True)
+            observer.schedule(handler, str(self._folder.parent), recursive=False)  # where inferd beats
             inode = self._folder.stat().st_ino
             observer.start()
         except OSError as error:
@@ -136,7 +138,7 @@ class Events:
 
 class _Handler(FileSystemEventHandler):
     """Statuses are published by rename: inotify tells that as moved, polling as created; both count, temporary names
-    don't.
+    don't. A beat may tell that inferd has ended.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -144,8 +146,8 @@ class _Handler(FileSystemEventHandler):
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         if event.event_type in ("created", "moved", "modified") and not event.is_directory:
-            name = str(event.dest_path or event.src_path)
-            if name.endswith(".json"):
+            name = str(event.dest_path or event.src_path).rpartition("/")[2]
+            if name.startswith("infer_heartbeat") or (name.endswith(".json") and not name.startswith(".")):
                 self._wake()
 
 

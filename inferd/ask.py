@@ -11,7 +11,7 @@ from inferd.adapters import ModelAdapter
 from inferd.outcome import outcome_of
 from shared.clock import Clock, utc
 from shared.config import Price
-from shared.errors import AttemptError, Permanent
+from shared.errors import ERROR_CLASSES, AttemptError, Permanent
 from shared.records import Attempt, Generation, Outcome, Usage, encode_record
 from shared.requests import Request
 
@@ -49,7 +49,11 @@ def ask(
         else:
             error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
     except AttemptError as raised:
-        error = raised
+        error = (
+            raised
+            if raised.kind in ERROR_CLASSES
+            else Permanent("adapter", f"no error class {raised.kind!r}: {raised}")
+        )
     except (Exception, SystemExit) as raised:  # noqa: BLE001  # a worker's edge: an adapter's defect ends one request
         error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
     latency = clock.monotonic() - started

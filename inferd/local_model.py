@@ -41,12 +41,14 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     gguf: the weights, an absolute path (default: the embedded model's, fetched once). context: tokens that one request
     may take, prompt and answer together. parallel: requests answered at once; memory is held for context x parallel
-    tokens. threads: default half the processors that this process may use, at most 8.
+    tokens. port: on loopback; 0, the default, takes a free one. threads: default half the processors that this process
+    may use, at most 8.
     """
 
     gguf: str | None = None
     context: Annotated[int, msgspec.Meta(ge=256)] = 4096
     parallel: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     threads: Count | None = None
 
 
@@ -65,9 +67,18 @@ def serve(
             f"model {model.abbr}: the embedded model server isn't installed: "
             "install the extra `local` (python -m pip install 'tandem-eval[local]'), or give the model a base_url"
         )
-    gguf = fetch(progress=progress, stop=stop) if options.gguf is None else _own_weights(model, options.gguf)
+    gguf = (
+        fetch(progress=progress, stop=stop)
+        if options.gguf is None
+        else _own_weights(options.gguf, f"models ({model.abbr}).options.gguf")
+    )
     return LocalServer(
-        gguf, context=options.context, parallel=options.parallel, threads=options.threads or _default_threads(), log=log
+        gguf,
+        context=options.context,
+        parallel=options.parallel,
+        threads=options.threads or _default_threads(),
+        port=options.port,
+        log=log,
     )
 
 
@@ -79,7 +90,7 @@ def identity(model: ModelConfig) -> str:
     options = _options(model)
     if options.gguf is None:
         return f"gguf-sha256:{SMOLLM2.sha256[:16]}"
-    path = _own_weights(model, options.gguf)
+    path = _own_weights(options.gguf, f"models ({model.abbr}).options.gguf")
     state = path.stat()
     return f"gguf-sha256:{_digest_at(path, state.st_size, state.st_mtime_ns)[:16]}"
 
@@ -91,8 +102,14 @@ def _digest_at(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def option_faults(options: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the options of a `local` model."""
-    return convert_table(options, LocalOptions, "options")[1]
+    """What is wrong with the options of a `local` model, its own weights included; places are those in its table."""
+    known, problems = convert_table(options, LocalOptions, "options")
+    if known is not None and known.gguf is not None:
+        try:
+            _own_weights(known.gguf, "options.gguf")
+        except SuiteError as error:
+            problems += error.problems
+    return problems
 
 
 def _options(model: ModelConfig) -> LocalOptions:
@@ -102,9 +119,8 @@ def _options(model: ModelConfig) -> LocalOptions:
     return options
 
 
-def _own_weights(model: ModelConfig, gguf: str) -> Path:
+def _own_weights(gguf: str, place: str) -> Path:
     path = Path(gguf).expanduser()
-    place = f"models ({model.abbr}).options.gguf"
     if not path.is_absolute():
         raise SuiteError([Problem(place, f"{gguf}: an absolute path is needed")])
     try:
@@ -142,12 +158,13 @@ class LocalServer:
         context: int = 4096,
         parallel: int = 2,
         threads: int = 2,
+        port: int = 0,
         log: Path | None = None,
         start_timeout: float = 300.0,
         stop_timeout: float = 5.0,
     ) -> None:
         self._arguments = ["--gguf", str(gguf), "--context", str(context), "--parallel", str(parallel)]
-        self._arguments += ["--threads", str(threads)]
+        self._arguments += ["--threads", str(threads), "--port", str(port)]
         self._log = log
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
@@ -253,7 +270,7 @@ def main(argv: list[str] | None = None) -> int:
     owner = os.getppid()
     parser = argparse.ArgumentParser(prog="python -m inferd.local_model", description=main.__doc__)
     parser.add_argument("--gguf", required=True)
-    for option in ("--context", "--parallel", "--threads"):
+    for option in ("--context", "--parallel", "--threads", "--port"):
         parser.add_argument(option, type=int, required=True)
     arguments = parser.parse_args(argv)
     _end_with_owner()
@@ -278,7 +295,8 @@ def _native_server(arguments: argparse.Namespace) -> Any:
     params.n_ctx = arguments.context * arguments.parallel
     params.n_parallel = arguments.parallel
     params.cpuparams.n_threads = arguments.threads
-    params.hostnames = ["127.0.0.1"]  # port 0, the default: the system chooses a free one
+    params.hostnames = ["127.0.0.1"]
+    params.port = arguments.port
     params.verbosity = 1  # errors only
     params.ui = False
     return xllamacpp.Server(params)

@@ -18,12 +18,16 @@ def next_wait(
 ) -> float | None:
     """Seconds until the request's next attempt; None when it is given up.
 
+    Waits for nothing where the error says that it needs none (retry_after 0).
+
     attempt: the number of the attempt that failed, from 1. uniform(a, b): a random number between the two.
     """
     if isinstance(error, Permanent) or attempt >= policy.max_attempts:
         return None
     ceiling = min(policy.backoff_max, policy.backoff_base * 2.0 ** min(attempt - 1, 60))
     wait = uniform(0.0, ceiling)
+    if error.retry_after == 0.0:
+        return 0.0
     if error.retry_after is not None:
         asked = min(max(error.retry_after, 0.0), policy.retry_after_max)
         # Spread out those who were all told the same moment, never before it.

@@ -30,6 +30,7 @@ from inferd.pool import Pool
 from inferd.progress import Lane
 from inferd.shards import Shelf
 from shared import claims, daemon, log
+from shared.atomic import sweep
 from shared.clock import SystemClock, utc
 from shared.config import InferConfig, ModelConfig, Suite, default_max_workers
 from shared.errors import Fatal, TandemError, UsageError, WorkDirError
@@ -130,6 +131,9 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             suite = _with_local_servers(suite, stack, work, stop, logger)
             shelf = Shelf(work, plan)
             budget = Budget(suite.budget)
+            if first is not None:
+                for folder in work.written_by_inferd(model.abbr for model in suite.models):
+                    sweep(folder)
             _reset_statuses(shelf, budget, clock, tick)
             secret = _Secrets()
             dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, secret.redact, beat.tick)
@@ -319,7 +323,3 @@ class _Secrets:
 
     def redact(self, text: str) -> str:
         return self._redactor(text)
-
-
-if __name__ == "__main__":
-    main()

@@ -170,6 +170,7 @@ def write_predictions(
     in the journals nor a known failure.
     """
     predictions = shelf.work.predictions(pair.model, shard.stem)
+    atomic.sweep(predictions.parent, predictions.name)  # a merge that was killed may have left much
     index = _index(shelf.work, pair, shard, tick)
     cursor = index.cursor()
     with ExitStack() as stack:

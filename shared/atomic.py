@@ -74,6 +74,20 @@ def remove(path: Path) -> None:
         pass
 
 
+def sweep(folder: Path, of: str = "") -> None:
+    """Remove what killed writers left half-written in `folder`; `of`: of that file alone. Only for its one writer.
+
+    A writer that is still at work loses at most this one write, with an error, and nothing that was complete.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.startswith(f".{of[:200]}") and name.endswith(".new"):
+            remove(folder / name)
+
+
 def sync_folder(folder: Path) -> None:
     """Make names created in or moved into `folder` survive a power loss."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -48,7 +48,8 @@ class AttemptError(TandemError):
     """What an attempt ended with instead of a generation. Never raised itself: use Retryable or Permanent.
 
     kind: what the error is counted under. status: the HTTP status, if there was one. retry_after: seconds that the
-    endpoint asked us to wait, if it did. The message must not hold secrets: transports redact what they quote.
+    endpoint asked us to wait, if it did; 0 where there is no need to wait. The message must not hold secrets:
+    transports redact what they quote.
     """
 
     def __init__(

@@ -24,6 +24,7 @@ status `done` finds the predictions it speaks of, and whoever sees predictions f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shared.names import real_name, safe_name
@@ -70,8 +71,11 @@ class WorkDir:
     def infer_status_root(self) -> Path:
         return self.root / "infer_status"
 
+    def infer_status_of(self, model: str) -> Path:
+        return self.infer_status_root / safe_name(model)
+
     def infer_status(self, model: str, stem: str) -> Path:
-        return self.infer_status_root / safe_name(model) / f"{safe_name(stem)}.json"
+        return self.infer_status_of(model) / f"{safe_name(stem)}.json"
 
     @property
     def predictions_root(self) -> Path:
@@ -153,6 +157,18 @@ class WorkDir:
 
     def shard_claim(self, model: str, stem: str) -> Path:
         return self.root / "claims" / "shards" / safe_name(model) / f"{safe_name(stem)}.lock"
+
+    def written_by_inferd(self, models: Iterable[str]) -> Iterator[Path]:
+        """The folders of small files that inferd replaces."""
+        for model in models:
+            yield self.infer_status_of(model)
+
+    def written_by_evald(self, models: Iterable[str]) -> Iterator[Path]:
+        """The folders in which evald alone writes."""
+        yield self.report_json.parent
+        for model in models:
+            yield self.eval_status(model, "any").parent
+            yield self.result(model, "any").parent
 
     @property
     def logs(self) -> Path:

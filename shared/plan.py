@@ -74,6 +74,9 @@ def make_plan(
         for dataset in suite.datasets:
             atomic.remove(work.staged_tasks(dataset.abbr))
         raise SuiteError(problems)
+    for model in suite.models:
+        # There before anyone watches it: a watch on a folder that is made meanwhile misses what comes first.
+        atomic.make_folder(work.infer_status_of(model.abbr))
     for dataset in suite.datasets:
         atomic.promote(work.staged_tasks(dataset.abbr), work.tasks(dataset.abbr))
     plan = Plan(

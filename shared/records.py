@@ -165,7 +165,8 @@ class Generation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attempt(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A journal line: one attempt that ended, with its answer or its error.
+    """A journal line: one attempt that ended, with its answer or its error. Fields that hold their default are left
+    out.
 
     {"schema":1,"key":"9f86d0","doc_id":7,"idx":0,"repeat":0,"attempt":1,"outcome":"ok","latency":0.21,
     "ended_at":"2026-11-30T12:00:00.000Z","endpoint":"http://127.0.0.1:8000/v1","generation":{"text":"12"}}
@@ -277,7 +278,8 @@ class InferStatus(Record, frozen=True, kw_only=True):
     """`infer_status/<model>/<stem>.json`: a shard's state and progress.
 
     {"schema":1,"model":"m","dataset":"gsm8k","stem":"gsm8k","state":"running","plan_digest":"cd34","total":100,
-    "completed":40,"outcomes":{"ok":39,"truncated":1},"errors":{"timeout":2},"attempts":45,"reused":10,"prompt_tokens":4000,
+    "completed":40,"outcomes":{"ok":39,"truncated":1},"errors":{"timeout":2},"failed":{},"attempts":45,"reused":10,
+    "in_flight":4,"prompt_tokens":4000,
     "completion_tokens":800,"cost":0.01,"digest":"","reason":"","started_at":"2026-11-30T12:00:00.000Z",
     "finished_at":"","updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
     "journal_damage":0}

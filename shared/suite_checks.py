@@ -182,7 +182,7 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
         known = ", ".join(SUFFIXES)
         yield Problem(f"{place}.path", f"can't tell the format from the name (known: {known}, also .gz): set `format`")
     if check_files:
-        if fault := _file_fault(Path(base, dataset.path)):
+        if fault := _file_fault(Path(os.path.normpath(Path(base, dataset.path)))):
             yield Problem(f"{place}.path", fault)
         if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
             yield Problem(f"{place}.path", PYARROW_MISSING)
@@ -210,7 +210,8 @@ def _file_fault(path: Path) -> str | None:
     try:
         if path.is_file():
             return None if os.access(path, os.R_OK) else f"can't be read, permission denied: {path}"
-        return f"is no file: {path}" if path.exists() else f"no such file: {path}"
+        found = f"is no file: {path}" if path.exists() else f"no such file: {path}"
+        return f"{found} (another: --path ABBR=FILE)"
     except OSError as error:  # a folder that may not be entered, a name that is too long
         return f"can't be read: {error.strerror}: {path}"
 

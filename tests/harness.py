@@ -131,15 +131,15 @@ class Process:
 
 
 def inferd(work: WorkDir, *options: str, **more: Any) -> Process:
-    return Process("inferd.service", "-w", str(work), *options, **more)
+    return Process("inferd", "-w", str(work), *options, **more)
 
 
 def evald(work: WorkDir, *options: str, **more: Any) -> Process:
-    return Process("evald.service", "-w", str(work), *options, **more)
+    return Process("evald", "-w", str(work), *options, **more)
 
 
 def evalctl(*options: str | Path, **more: Any) -> Process:
-    return Process("evalctl.main", *map(str, options), **more)
+    return Process("evalctl", *map(str, options), **more)
 
 
 @contextmanager

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evald.leaderboard import Report
+from evald.leaderboard import Report, Standing
 from evald.report import numbers
 
 
-def head(report: Report) -> list[str]:
-    return ["rank", "model", "score", "95 %", "micro", "docs", "ECE", *_datasets(report)]
+def head(report: Report, *, datasets: bool = True) -> list[str]:
+    """datasets: with a column for each."""
+    return ["rank", "model", "score", "95 %", "micro", "docs", "ECE", *(names(report) if datasets else [])]
 
 
-def rows(report: Report) -> Iterator[list[str]]:
+def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
     for standing in report.leaderboard:
         calibration = report.calibration.get(standing.model)
         yield [
@@ -23,20 +24,28 @@ def rows(report: Report) -> Iterator[list[str]]:
             numbers.score(standing.micro),
             f"{standing.n_scored}/{standing.n_docs}",
             numbers.plain(calibration.ece if calibration is not None else None),
-            *(
-                numbers.cell(standing.datasets[name]) if name in standing.datasets else numbers.UNKNOWN
-                for name in _datasets(report)
-            ),
+            *(_cell(standing, name) for name in (names(report) if datasets else [])),
         ]
 
 
+def by_dataset(report: Report) -> Iterator[list[str]]:
+    """A row for each dataset: its name, then each model's score in the order of the leaderboard."""
+    for name in names(report):
+        yield [name, *(_cell(standing, name) for standing in report.leaderboard)]
+
+
+def names(report: Report) -> list[str]:
+    """The datasets, in the order of the suite."""
+    return list(dict.fromkeys(name for standing in report.leaderboard for name in standing.datasets))
+
+
 def notes(report: Report) -> Iterator[str]:
-    """A star or a dash in the table is explained, with the range that the missing docs leave open."""
+    """A star in the table is explained, with the range that the missing docs leave open. Why a pair has no score at all
+    stands among the report's errors.
+    """
     for standing in report.leaderboard:
         for name, cell in standing.datasets.items():
-            if cell.state == "missing":
-                yield f"{standing.model} x {name}: not scored: {cell.reason}"
-            elif cell.n < cell.n_docs:
+            if cell.state == "scored" and cell.n < cell.n_docs:
                 missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"
                 yield f"* {standing.model} x {name}: {missing}; with them it lies in {numbers.span(cell.bounds)}"
 
@@ -51,5 +60,5 @@ def counts(report: Report) -> str:
     )
 
 
-def _datasets(report: Report) -> list[str]:
-    return list(dict.fromkeys(name for standing in report.leaderboard for name in standing.datasets))
+def _cell(standing: Standing, dataset: str) -> str:
+    return numbers.cell(standing.datasets[dataset]) if dataset in standing.datasets else numbers.UNKNOWN

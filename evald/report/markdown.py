@@ -26,12 +26,7 @@ def markdown(report: Report) -> str:
         *_table(board.head(report), board.rows(report)),
         "",
         *_notes(report),
-        "## Paired differences",
-        "",
-        "First minus second over the docs that both have, in percentage points.",
-        "",
         *_pairwise(report),
-        "",
         "## Calibration",
         "",
         *_calibration(report),
@@ -54,6 +49,8 @@ def _notes(report: Report) -> list[str]:
 
 
 def _pairwise(report: Report) -> list[str]:
+    if not report.pairwise:
+        return []
     rows = [
         [
             row.first,
@@ -65,7 +62,14 @@ def _pairwise(report: Report) -> list[str]:
         ]
         for row in report.pairwise
     ]
-    return _table(["first", "second", "difference", "95 %", "docs", "separable"], rows)
+    return [
+        "## Paired differences",
+        "",
+        "First minus second over the docs that both have, in percentage points.",
+        "",
+        *_table(["first", "second", "difference", "95 %", "docs", "separable"], rows),
+        "",
+    ]
 
 
 def _calibration(report: Report) -> list[str]:

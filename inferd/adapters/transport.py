@@ -203,7 +203,9 @@ class Transport:
         if code in _GARBLED:
             raise Retryable("bad_response", f"the answer can't be read: {self.redact.quote(text)}", status=status)
         if code == pycurl.E_SEND_FAIL_REWIND:
+            # Servers close idle connections when they like: a fresh one is worth asking at once.
             text = "the kept connection was closed without an answer"
+            raise Retryable("connection", f"{self._address}: {text}", status=status, retry_after=0.0)
         raise Retryable("connection", f"{self._address}: {self.redact.quote(text)} (curl {code})", status=status)
 
 

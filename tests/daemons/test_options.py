@@ -390,7 +390,7 @@ def test_datasets_take_turns(tmp_path: Path) -> None:
 def test_bad_usage(tmp_path: Path) -> None:
     """No work_dir, no suite, a bad option: exit 2, one line that names the remedy, no traceback."""
     for options in (["-w", str(tmp_path / "none")], ["-w", str(tmp_path)], ["-w", str(tmp_path), "--max-workers", "0"]):
-        process = ended(Process("inferd.service", *options), 2)
+        process = ended(Process("inferd", *options), 2)
         assert "Traceback" not in process.err
         assert process.err.strip()
 

@@ -410,7 +410,7 @@ def test_the_owner_alone_is_reached_by_a_key_press_at_the_terminal(gguf: Callabl
 
 
 def test_run_by_hand_the_server_tells_its_address_in_one_json_line(gguf: Callable[[str], Path]) -> None:
-    arguments = ["--gguf", str(gguf("good")), "--context", "512", "--parallel", "1", "--threads", "1"]
+    arguments = ["--gguf", str(gguf("good")), "--context", "512", "--parallel", "1", "--threads", "1", "--port", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "inferd.local_model", *arguments],
         stdin=subprocess.DEVNULL,

@@ -86,7 +86,7 @@ def test_marks_are_explained() -> None:
     page = markdown(report)
     assert "75.0\\*" in page
     assert "a x d: 2 of 10 docs have no score; with them it lies in 60.0 to 80.0" in page
-    assert "b x d: not scored: inferd died" in page
+    assert "b x d (score): inferd died" in page
     assert "Ranked by score: mean over datasets" in page
     assert "\u2013" in page
 

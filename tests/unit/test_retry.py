@@ -81,10 +81,10 @@ def test_never_before_the_endpoint_said(attempt: int, asked: float, seed: int) -
 
 @pytest.mark.parametrize(
     ("asked", "low", "high"),
-    [(0.0, 0.0, 1.0), (-5.0, 0.0, 1.0), (10.0, 10.0, 12.0), (1e9, 300.0, 308.0), (float("inf"), 300.0, 308.0)],
+    [(0.0, 0.0, 0.0), (-5.0, 0.0, 1.0), (10.0, 10.0, 12.0), (1e9, 300.0, 308.0), (float("inf"), 300.0, 308.0)],
 )
 def test_retry_after_literals(asked: float, low: float, high: float) -> None:
-    """A past date counts as now; what is absurd is capped. 8 s is the ceiling of the fourth attempt."""
+    """0 needs no wait, a past date counts as now, what is absurd is capped. 8 s is the fourth attempt's ceiling."""
     error = Retryable("rate_limited", "429", retry_after=asked)
     assert next_wait(error, 4, POLICY, lowest) == low
     assert next_wait(error, 4, POLICY, highest) == high

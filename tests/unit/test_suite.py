@@ -300,8 +300,12 @@ def test_headers_must_be_sendable(folder: Path) -> None:
 def test_dataset_files_must_be_there_unless_the_reader_needs_none(folder: Path) -> None:
     """A missing file is found before the run; evald, which reads the planned tasks, loads the suite without it."""
     (folder / "dir.jsonl").mkdir()
-    assert dataset(folder, 'path = "none.jsonl"') == [f"datasets[0].path: no such file: {folder}/none.jsonl"]
-    assert dataset(folder, 'path = "dir.jsonl"') == [f"datasets[0].path: is no file: {folder}/dir.jsonl"]
+    assert dataset(folder, 'path = "none.jsonl"') == [
+        f"datasets[0].path: no such file: {folder}/none.jsonl (another: --path ABBR=FILE)"
+    ]
+    assert dataset(folder, 'path = "dir.jsonl"') == [
+        f"datasets[0].path: is no file: {folder}/dir.jsonl (another: --path ABBR=FILE)"
+    ]
     assert dataset(folder, f'path = "{"x" * 300}.jsonl"') == [
         f"datasets[0].path: can't be read: File name too long: {folder}/{'x' * 300}.jsonl"
     ]

@@ -1,0 +1,6 @@
+"""`python -m evalctl`."""
+
+from evalctl.main import main
+
+if __name__ == "__main__":
+    main()
