@@ -31,7 +31,9 @@ class DaemonView(Struct, frozen=True, kw_only=True):
 
 
 class PairView(Struct, frozen=True, kw_only=True):
-    """A pair's inference and scoring. rate: answers a second of this run; eta_seconds: at that rate."""
+    """A pair's inference and scoring. rate: answers a second of this run; eta_seconds: at that rate. completed:
+    answered, or failed for good.
+    """
 
     model: str
     dataset: str
@@ -39,6 +41,7 @@ class PairView(Struct, frozen=True, kw_only=True):
     eval: PairState
     total: int
     completed: int
+    answered: int
     reused: int
     in_flight: int
     attempts: int
@@ -66,6 +69,7 @@ class State(Record, frozen=True, kw_only=True):
     instances: int
     requests: int
     completed: int
+    answered: int
     attempts: int
     errors: dict[str, int]
     rate: float | None
@@ -96,6 +100,7 @@ def read_state(work: WorkDir, now: float) -> State:
         instances=sum(pair.instances for pair in plan.pairs),
         requests=sum(pair.requests for pair in plan.pairs),
         completed=sum(pair.completed for pair in pairs),
+        answered=sum(pair.answered for pair in pairs),
         attempts=sum(pair.attempts for pair in pairs),
         errors=_merged(pair.errors for pair in pairs),
         rate=rate,
@@ -125,11 +130,10 @@ def _merged(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _inferds(work: WorkDir) -> tuple[DaemonView, ...]:
     beats = work.infer_heartbeats() or [work.infer_heartbeat()]
-    first = work.infer_heartbeat()
-    return tuple(_daemon(path, work.inferd_claim if path == first else None, "inferd") for path in beats)
+    return tuple(_daemon(path, work.inferd_claim_of(path), "inferd") for path in beats)
 
 
-def _daemon(path: Path, claim: Path | None, name: str) -> DaemonView:
+def _daemon(path: Path, claim: Path, name: str) -> DaemonView:
     """Alive is who holds the claim: a kernel lock that goes with its process, so no clock has to be believed."""
     try:
         beat = read_record(path, Heartbeat)
@@ -145,7 +149,7 @@ def _daemon(path: Path, claim: Path | None, name: str) -> DaemonView:
         "finished": "came to its end",
         "aborted": "stopped before its end",
     }[beat.state]
-    if state in ("starting", "running", "draining") and claim is not None:
+    if state in ("starting", "running", "draining"):
         held = claims.held(claim)
         if held is False:
             state, meaning = "gone", f"its process has died: start {name} again, nothing journalled is lost"
@@ -176,6 +180,7 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
     known = [status for status in shards if status is not None]
     try:
         scored = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
+        scored = scored if scored is not None and scored.plan_digest == pair.digest else None
     except WorkDirError as error:
         damage.append(str(error))
         scored = None
@@ -192,6 +197,7 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
         eval=scored.state if scored is not None else "pending",
         total=pair.requests,
         completed=completed,
+        answered=sum(sum(status.outcomes.values()) for status in known),
         reused=sum(status.reused for status in known),
         in_flight=sum(status.in_flight for status in known) if alive else 0,
         attempts=sum(status.attempts for status in known),

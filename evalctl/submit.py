@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evald.post_process import target_fault
 from inferd.adapters import model_faults
+from inferd.local_model import with_identities
 from shared import claims
 from shared.atomic import make_folder, remove, replace
 from shared.clock import SystemClock
@@ -17,6 +18,8 @@ from shared.layout import WorkDir
 from shared.plan import make_plan
 from shared.records import Plan
 from shared.suite import freeze, parse_suite, read_suite, with_paths
+
+PATIENCE = 10.0  # seconds to wait for somebody else's planning
 
 
 def check(
@@ -41,12 +44,19 @@ def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *
     Raises SuiteError; then the work_dir is as it was. Raises UsageError when an inferd is at work there.
     """
     suite, text = check(path, paths, check_env=check_env)
+    suite = with_identities(suite)
     make_folder(work.root)
-    claim = claims.take(work.inferd_claim, timeout=claims.START_PATIENCE)
+    # An inferd that starts meanwhile waits for this claim, and reads suite and plan under it.
+    claim = claims.take(work.plan_claim, timeout=PATIENCE)
     if claim is None:
-        owner = claims.owner(work.inferd_claim)
-        raise UsageError(f"{work}: inferd is at work here ({owner}): stop it before another suite is submitted")
+        raise UsageError(f"{work}: {claims.owner(work.plan_claim)} is planning here: try again when it has ended")
     with claim:
+        for path in work.inferd_claims():
+            if claims.held(path):
+                raise UsageError(
+                    f"{work}: inferd is at work here ({claims.owner(path)}): "
+                    f"watch it with `evalctl status -w {work} --watch`, or stop it before a suite is submitted"
+                )
         plan = make_plan(work, suite, text.encode(), SystemClock(), fault=target_fault)
         replace(work.suite, text.encode())
         for beat in work.infer_heartbeats():

@@ -33,7 +33,7 @@ def state_table(state: State, *, rows: int | None = None) -> RenderableType:
         "model": [plain(pair.model) for pair in pairs],
         "dataset": [plain(pair.dataset) for pair in pairs],
         "inference": [Text(pair.infer, STYLES.get(pair.infer, "")) for pair in pairs],
-        "answered": [Text(f"{pair.completed}/{pair.total}") for pair in pairs],
+        "answered": [Text(f"{pair.answered}/{pair.total}") for pair in pairs],
         "in flight": [Text(str(pair.in_flight or "")) for pair in pairs],
         "rate": [Text(f"{pair.rate:.1f}/s" if pair.rate and pair.infer == "running" else "") for pair in pairs],
         "ETA": [Text(_duration(pair.eta_seconds)) for pair in pairs],
@@ -61,7 +61,11 @@ def state_table(state: State, *, rows: int | None = None) -> RenderableType:
 def progress_line(state: State) -> str:
     """The whole run in one line."""
     scored = sum(pair.eval == "done" for pair in state.pairs)
-    parts = [f"{state.completed}/{state.requests} requests", f"{scored}/{len(state.pairs)} pairs scored"]
+    parts = [
+        f"{state.answered}/{state.requests} requests answered ({state.docs} docs, {state.instances} instances)",
+        f"{state.attempts} attempts",
+        f"{scored}/{len(state.pairs)} pairs scored",
+    ]
     if state.rate is not None:
         parts.append(f"{state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}")
     if state.errors:
@@ -70,8 +74,9 @@ def progress_line(state: State) -> str:
 
 
 def _note(pair: PairView) -> Text | None:
-    failed = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
-    said = "; ".join(filter(None, (failed, pair.reason)))
+    attempts = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
+    failed = f"failed for good: {_counts(pair.failed)}" if pair.failed and pair.infer != "fail" else ""
+    said = "; ".join(filter(None, (attempts, failed, pair.reason)))
     return Text(clean(f"{pair.model} x {pair.dataset}: {said}"), STYLES.get(pair.infer, "")) if said else None
 
 
@@ -82,7 +87,7 @@ def leaderboard_table(report: Report) -> RenderableType:
         heads = ["dataset", *(standing.model for standing in report.leaderboard)]
         parts += [Text(""), _table(heads, board.by_dataset(report))]
     lines = [Text(clean(board.counts(report)))]
-    lines += [Text(clean(note), "yellow") for note in board.notes(report)]
+    lines += [Text(clean(note), "yellow") for note in board.notes(report) if note.startswith("*")]
     faults = [Text(clean(f"{e.model} x {e.dataset}: {e.reason}"), "red") for e in report.errors if e.stage == "task"]
     lines += faults[:SHOWN]
     if len(faults) > SHOWN:

@@ -97,8 +97,8 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 class Counts(Struct, frozen=True, kw_only=True):
     """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
-    answered: requests with an answer; attempts: calls made. wall_seconds: how long inference was at work, by inferd's
-    clock; of a shard that was resumed its last start counts.
+    answered: requests with an answer; attempts: calls made. wall_seconds: how long inference was at work, in all its
+    runs, by inferd's clock.
     """
 
     models: int
@@ -299,13 +299,13 @@ def _counts(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results:
 def _wall_seconds(statuses: Sequence[InferStatus]) -> float | None:
     """How long at least one shard was at work: the union of their times, so that a pause between two runs isn't in it.
 
-    None when nothing has ended yet, or the clock that stamped them was set back in between.
+    None when nothing has begun yet, or the clock that stamped them was set back in between.
     """
     try:
         spans = sorted(
-            (datetime.fromisoformat(status.started_at), datetime.fromisoformat(status.finished_at))
+            (datetime.fromisoformat(start), datetime.fromisoformat(end))
             for status in statuses
-            if status.started_at and status.finished_at
+            for start, end in status.spans
         )
         if not spans or any(end < start for start, end in spans):
             return None

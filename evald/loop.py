@@ -164,7 +164,7 @@ class Loop:
         if verdict == "stale":
             return f"inferd's heartbeat has not changed for {self._reader.silent_for():.0f} s"
         if verdict in ("finished", "aborted"):
-            beats = 1 if claims.held(self._work.inferd_claim) is False else OLD_BEAT_GRACE
+            beats = 1 if claims.held(self._work.inferd_claim()) is False else OLD_BEAT_GRACE
             grace = min(self._config.startup_timeout, beats * (last.interval if last else 5.0))
             if self._reader.moved or now - self._started >= grace or self._all_ended():
                 return f"inferd {verdict}" + (f": {last.reason}" if last is not None and last.reason else "")
@@ -234,7 +234,7 @@ class Loop:
 
     def _reset(self, key: Pair) -> None:
         status = self._status(key)
-        if status is None or status.state != "pending":
+        if status is None or (status.state, status.plan_digest) != ("pending", self._digest(key)):
             self._write(key, "pending", "")
 
     def _status(self, key: Pair) -> EvalStatus | None:
@@ -308,7 +308,8 @@ class Loop:
             self._failed[key] = reason
             self._log.error("pair not scored", model=key[0], dataset=key[1], reason=reason)
         known = self._status(key)
-        if known is None or (known.state, known.reason, known.content) != (state, reason, content):
+        told = (state, self._digest(key), reason, content)
+        if known is None or (known.state, known.plan_digest, known.reason, known.content) != told:
             self._write(key, state, reason, content)
 
     def _why_not(self, key: Pair) -> str:
@@ -323,11 +324,15 @@ class Loop:
                 return f"inference incomplete: {counts}{self.reason}"
         return self.reason
 
+    def _digest(self, key: Pair) -> str:
+        return self._watch.digest(key) if self._watch is not None else ""
+
     def _write(self, key: Pair, state: PairState, reason: str, content: str = "") -> None:
         status = EvalStatus(
             model=key[0],
             dataset=key[1],
             state=state,
+            plan_digest=self._digest(key),
             reason=reason,
             content=content,
             updated_at=utc(self._clock.time()),

@@ -65,7 +65,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     "coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
     "unextracted":2,"repeats":1,"metrics":[],"categories":[],"score_errors":[],
     "calibration":{"n":[99],"confidence":[90.0],"correct":[42],"squared_error":30.0,"n_missing":0},
-    "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","scorer":"1"}
+    "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","plan_digest":"cd34","scorer":"1"}
 
     metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the
     n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if
@@ -100,4 +100,5 @@ class PairResult(Record, frozen=True, kw_only=True):
     content: str
     predictions_digest: tuple[str, ...]
     dataset_digest: str
+    plan_digest: str
     scorer: str

@@ -27,7 +27,17 @@ from shared.errors import TandemError, WorkDirError
 from shared.journal import split_lines
 from shared.layout import WorkDir
 from shared.plan import read_planned_tasks, tasks_digest
-from shared.records import ANSWERS, EvalRun, PlanDataset, PlanPair, Prediction, TaskSpec, encode_record
+from shared.records import (
+    ANSWERS,
+    SCHEMA,
+    EvalRun,
+    PlanDataset,
+    PlanPair,
+    Prediction,
+    TaskSpec,
+    check_schema,
+    encode_record,
+)
 
 SCORER = "1"
 """Version of the rules in this module; changes when the same predictions would give another result."""
@@ -123,7 +133,10 @@ class _Predictions:
                     seen.update(line)
                     seen.update(b"\n")
                     try:
-                        yield decoder.decode(line)
+                        row = decoder.decode(line)
+                        if row.schema != SCHEMA:
+                            check_schema(line, str(path))
+                        yield row
                     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                         raise Incomplete(f"{path}: holds a line that is no prediction: {error}") from None
             if seen.hexdigest() != digest:
@@ -194,6 +207,7 @@ class _Totals:
             content=job.content(),
             predictions_digest=job.digests,
             dataset_digest=job.dataset.digest,
+            plan_digest=job.pair.digest,
             scorer=SCORER,
         )
 

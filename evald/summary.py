@@ -64,15 +64,20 @@ def _statuses(work: WorkDir, pair: PlanPair) -> list[InferStatus]:
 
 
 def _current_result(work: WorkDir, pair: PlanPair, statuses: list[InferStatus]) -> PairResult | str:
-    """The pair's result, if it belongs to the predictions that stand; else why there is none."""
-    status = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
-    if status is None or status.state != "done":
+    """The pair's result, if it belongs to the plan and to the predictions that stand; else why there is none."""
+    try:
+        status = read_record(work.eval_status(pair.model, pair.dataset), EvalStatus)
+        result = read_record(work.result(pair.model, pair.dataset), PairResult, RESULT_LIMIT)
+    except WorkDirError as error:
+        return f"{error}: start evald again"
+    if status is None or status.plan_digest != pair.digest or status.state != "done":
         failed = next((f"inference failed: {s.reason}" for s in statuses if s.state == "fail"), "")
-        return (status.reason if status is not None else "") or failed
-    result = read_record(work.result(pair.model, pair.dataset), PairResult, RESULT_LIMIT)
+        known = status.reason if status is not None and status.plan_digest == pair.digest else ""
+        return known or failed
     if result is None:
         return "its result is missing: start evald again"
-    if result.content != status.content or result.predictions_digest != tuple(s.digest for s in statuses):
+    standing = (status.content, pair.digest, tuple(s.digest for s in statuses))
+    if (result.content, result.plan_digest, result.predictions_digest) != standing:
         return "its result belongs to other predictions: start evald again"
     return result
 

@@ -39,6 +39,10 @@ class Watch:
     def pair(self, key: Pair) -> PlanPair:
         return self._pairs[key]
 
+    def digest(self, key: Pair) -> str:
+        """The pair's digest in the plan."""
+        return self._pairs[key].digest
+
     def handled(self, key: Pair) -> None:
         """Scored, or failed for good: look at it no more."""
         self.waiting.discard(key)

@@ -20,6 +20,16 @@ MAX_MESSAGE = 500  # characters of an error's text that are kept
 
 
 @dataclass(frozen=True)
+class Redact:
+    """Take the secrets out of a text. message: of an error's. answer: of an answer's, where only what can't be a word
+    of one may be touched, or a key such as `none` would change what is scored.
+    """
+
+    message: Callable[[str], str] = str
+    answer: Callable[[str], str] = str
+
+
+@dataclass(frozen=True)
 class Ended:
     """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without
     newline. message: the error's text as it may be kept: without secrets, writable as UTF-8, cut.
@@ -36,7 +46,12 @@ class Ended:
 
 
 def ask(
-    adapter: ModelAdapter, request: Request, attempt: int, price: Price, clock: Clock, redact: Callable[[str], str]
+    adapter: ModelAdapter,
+    request: Request,
+    attempt: int,
+    price: Price,
+    clock: Clock,
+    redact: Redact,
 ) -> Ended:
     """Never raises: whatever the adapter does ends up as an outcome or a classed error."""
     started = clock.monotonic()
@@ -58,11 +73,12 @@ def ask(
         error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
     latency = clock.monotonic() - started
     if generation is not None:
+        generation = _redacted(generation, redact.answer)
         try:
-            return ended(adapter, request, attempt, clock, latency, generation=generation, price=price, redact=redact)
+            return ended(adapter, request, attempt, clock, latency, generation=generation, price=price)
         except Exception as raised:  # noqa: BLE001  # a Generation with a text that is no text, say: nothing checked it yet
             error = Permanent("adapter", f"its Generation can't be kept: {type(raised).__name__}: {raised}")
-    return ended(adapter, request, attempt, clock, latency, error=error, redact=redact)
+    return ended(adapter, request, attempt, clock, latency, error=error, redact=redact.message)
 
 
 def ended(
@@ -115,6 +131,13 @@ def cost_of(usage: Usage | None, price: Price) -> float:
     if usage is None:
         return 0.0
     return (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1e6
+
+
+def _redacted(generation: Generation, redact: Callable[[str], str]) -> Generation:
+    """The answer without the keys that it was asked with: an endpoint may echo what it was sent."""
+    texts = {name: getattr(generation, name) for name in ("text", "reasoning", "refusal")}
+    clean = {name: redact(text) if isinstance(text, str) else text for name, text in texts.items()}
+    return generation if clean == texts else msgspec.structs.replace(generation, **clean)
 
 
 def _mended(text: str) -> str:

@@ -29,8 +29,11 @@ RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
 
 
+_KEEP = ask.Redact()
+
+
 @dataclass(frozen=True)
-class Tally:
+class Ending:
     """How the run ended, over all pairs."""
 
     done: int
@@ -48,7 +51,7 @@ class Dispatcher:
         clock: Clock,
         uniform: Callable[[float, float], float],
         log: Any,
-        redact: Callable[[str], str] = str,
+        redact: ask.Redact = _KEEP,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
@@ -323,7 +326,7 @@ class Dispatcher:
         busy = self._in_flight() > 0 or any(run.unsaved or run.finalising for lane in self.lanes for run in lane.runs)
         return not busy or now >= self._draining_until
 
-    def close(self, timeout: float = 10.0) -> Tally:
+    def close(self, timeout: float = 10.0) -> Ending:
         """Save what is left to save and end the threads; tells how the run ended."""
         self._life.closed = True
         saved = self._journal.stop(timeout)
@@ -342,4 +345,4 @@ class Dispatcher:
             self._log.error("statuses could not be written")
             saved = False
         self._counters = self._count(self._clock.monotonic())
-        return Tally(self._life.done, self._life.failed, unfinished, saved)
+        return Ending(self._life.done, self._life.failed, unfinished, saved)

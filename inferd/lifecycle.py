@@ -132,7 +132,7 @@ class Lifecycle:
             case Foreign(owner):
                 lane.foreign.append((pair, shard))
                 log.warning("another inferd works on it: waiting", owner=owner)
-            case Opened(claim, feed, answered, tally, damaged):
+            case Opened(claim, feed, answered, tally, damaged, spans):
                 run = ShardRun(
                     pair=pair,
                     shard=shard,
@@ -143,6 +143,7 @@ class Lifecycle:
                     damaged=damaged,
                     left=max(shard.requests - answered, 1),
                     started_at=utc(self._clock.time()),
+                    earlier=spans,
                 )
                 self._budget.load(tally.attempts, tally.prompt_tokens + tally.completion_tokens, tally.cost)
                 lane.runs.add(run)

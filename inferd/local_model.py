@@ -31,7 +31,7 @@ import msgspec
 
 from inferd.weights import SMOLLM2, Progress, digest_of, fetch, tail_of
 from shared.atomic import make_folder
-from shared.config import Count, ModelConfig
+from shared.config import Count, ModelConfig, Suite
 from shared.errors import Fatal, Problem, SuiteError, UsageError
 from shared.tables import convert_table
 
@@ -93,6 +93,17 @@ def identity(model: ModelConfig) -> str:
     path = _own_weights(options.gguf, f"models ({model.abbr}).options.gguf")
     state = path.stat()
     return f"gguf-sha256:{_digest_at(path, state.st_size, state.st_mtime_ns)[:16]}"
+
+
+def with_identities(suite: Suite) -> Suite:
+    """The suite with its local models' weights told in their versions, so that other weights are another model."""
+    models = tuple(
+        msgspec.structs.replace(model, version=f"{model.version} {identity(model)}".strip())
+        if model.type == "local"
+        else model
+        for model in suite.models
+    )
+    return msgspec.structs.replace(suite, models=models)
 
 
 @lru_cache(maxsize=64)

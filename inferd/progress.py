@@ -11,12 +11,14 @@ from inferd.adapters import ModelAdapter
 from inferd.limiter import Health, Permits
 from inferd.pool import Pool
 from inferd.scheduler import Scheduler
-from inferd.shards import Failure, Feed, Where
+from inferd.shards import Failure, Feed, Span, Where
 from shared.claims import Claim
 from shared.config import ModelConfig
 from shared.journal import Tally, Target
 from shared.records import InferStatus, PairState, PlanPair, PlanShard
 from shared.requests import Request
+
+SPANS = 100  # of earlier runs that a status tells
 
 
 @dataclass(eq=False)
@@ -32,6 +34,7 @@ class ShardRun:
     damaged: int
     left: int  # requests not handed to a worker yet; an upper bound until the feed is exhausted
     started_at: str
+    earlier: tuple[Span, ...] = ()
     pending: int = 0  # requests the feed gave that have no durable end yet
     unsaved: int = 0  # lines on their way to the journal, those of attempts that are tried again included
     filling: bool = False
@@ -79,6 +82,7 @@ class ShardRun:
             reason=reason,
             started_at=self.started_at,
             finished_at=now if ended else "",
+            spans=(*self.earlier, (self.started_at, now))[-SPANS:],
             updated_at=now,
             claim=self.claim.token,
             served_models=tuple(sorted(self.served_models)),

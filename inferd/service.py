@@ -24,25 +24,27 @@ import msgspec
 from inferd import local_model, shards
 from inferd.adapters import build_adapter, model_faults
 from inferd.adapters.transport import Redactor
+from inferd.ask import Redact
 from inferd.dispatcher import Dispatcher
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
 from inferd.progress import Lane
 from inferd.shards import Shelf
 from shared import claims, daemon, log
-from shared.atomic import sweep
+from shared.atomic import remove, sweep
 from shared.clock import SystemClock, utc
 from shared.config import InferConfig, ModelConfig, Suite, default_max_workers
-from shared.errors import Fatal, TandemError, UsageError, WorkDirError
+from shared.errors import Fatal, TandemError, UsageError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
-from shared.plan import make_plan, read_plan, suite_digest
+from shared.plan import make_plan, read_plan_if_sound, suite_digest
 from shared.records import InferStatus, Plan
 from shared.secrets import lookup
-from shared.status import read_record, write_record
+from shared.status import write_record
 from shared.suite import parse_suite
 
 DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = 0, 1, 2, 3, 4
+LONG_SECRET = 16  # characters from which a secret can't be a word of an answer
 
 
 @click.command(
@@ -101,15 +103,18 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
 
 def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
     clock = SystemClock()
-    suite, text = _read_suite(work)
+    suite, _ = _read_suite(work)
     config = msgspec.structs.replace(suite.infer, **options)
     with ExitStack() as stack:
-        first = claims.take(work.inferd_claim, timeout=claims.START_PATIENCE)
-        instance = "" if first is not None else os.urandom(4).hex()
-        if first is not None:
-            stack.enter_context(first)
-        else:
-            logger.warning("another inferd is at work here: sharing its plan", owner=claims.owner(work.inferd_claim))
+        instance = ""
+        first = own = claims.take(work.inferd_claim(), timeout=claims.START_PATIENCE)
+        if own is None:
+            logger.warning("another inferd is at work here: sharing its plan", owner=claims.owner(work.inferd_claim()))
+            instance = os.urandom(4).hex()
+            own = claims.take(work.inferd_claim(instance))
+        if own is not None:
+            stack.enter_context(own)
+        _remove_dead_beats(work)
         dispatcher: Dispatcher | None = None
         beat = HeartbeatWriter(
             work.infer_heartbeat(instance),
@@ -127,7 +132,8 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
                 raise _Stopped(f"{stop.name} before the first request")
 
         try:
-            plan = _plan(work, suite, text, clock, tick, logger)
+            suite, plan = _plan(work, clock, tick, logger)
+            config = msgspec.structs.replace(suite.infer, **options)
             suite = _with_local_servers(suite, stack, work, stop, logger)
             shelf = Shelf(work, plan)
             budget = Budget(suite.budget)
@@ -136,7 +142,7 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
                     sweep(folder)
             _reset_statuses(shelf, budget, clock, tick)
             secret = _Secrets()
-            dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, secret.redact, beat.tick)
+            dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, secret.redact(), beat.tick)
             for model in suite.models:
                 dispatcher.lanes.append(_lane(model, plan, config, secret.lookup, dispatcher.work))
             beat.set_state("running")
@@ -189,6 +195,15 @@ def _run(
     return code
 
 
+def _remove_dead_beats(work: WorkDir) -> None:
+    """Of further inferds that were killed: nobody shall wait for them."""
+    for beat in work.infer_heartbeats():
+        claim = work.inferd_claim_of(beat)
+        if beat != work.infer_heartbeat() and claims.held(claim) is False:
+            remove(beat)
+            remove(claim)
+
+
 def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
     try:
         text = work.suite.read_bytes()
@@ -199,20 +214,22 @@ def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
     return suite, text
 
 
-def _plan(work: WorkDir, suite: Suite, text: bytes, clock: SystemClock, tick: Callable[[], None], logger: Any) -> Plan:
-    """The plan that belongs to the suite; made here if there is none yet. Whoever comes second waits for whoever makes
-    it.
+def _plan(work: WorkDir, clock: SystemClock, tick: Callable[[], None], logger: Any) -> tuple[Suite, Plan]:
+    """The suite and the plan that belongs to it; made here if there is none yet. Both are read under the plan's claim:
+    whoever comes second waits for whoever plans, or submits.
     """
     claim = None
     while claim is None:
         claim = claims.take(work.plan_claim, timeout=1.0)
         tick()
     with claim:
-        plan = read_plan(work)
-        if plan is None or plan.suite_digest != suite_digest(text):
+        suite, text = _read_suite(work)
+        suite = local_model.with_identities(suite)
+        plan = read_plan_if_sound(work)
+        if plan is None or plan.suite_digest != suite_digest(text, suite):
             logger.info("planning")
             plan = make_plan(work, suite, text, clock, tick=tick)
-    return plan
+    return suite, plan
 
 
 def _reset_statuses(shelf: Shelf, budget: Budget, clock: SystemClock, tick: Callable[[], None]) -> None:
@@ -232,7 +249,8 @@ def _reset_statuses(shelf: Shelf, budget: Budget, clock: SystemClock, tick: Call
                 if (done := shards.standing(shelf.work, pair, shard)) is not None:
                     budget.load(done.attempts, done.prompt_tokens + done.completion_tokens, done.cost)
                     continue
-                if _is_pending(path, pair.digest):
+                old = shards.last_status(shelf.work, pair, shard)
+                if old is not None and old.state == "pending":
                     continue
                 write_record(
                     path,
@@ -243,17 +261,10 @@ def _reset_statuses(shelf: Shelf, budget: Budget, clock: SystemClock, tick: Call
                         state="pending",
                         plan_digest=pair.digest,
                         total=shard.requests,
+                        spans=old.spans if old is not None else (),
                         updated_at=utc(clock.time()),
                     ),
                 )
-
-
-def _is_pending(path: Path, plan_digest: str) -> bool:
-    try:
-        status = read_record(path, InferStatus)
-    except WorkDirError:
-        return False
-    return status is not None and status.state == "pending" and status.plan_digest == plan_digest
 
 
 def _lane(
@@ -287,8 +298,7 @@ def _with_local_servers(suite: Suite, stack: ExitStack, work: WorkDir, stop: dae
             logger.info("starting the local model", model=model.abbr)
             server = local_model.serve(model, log=work.model_log(model.abbr), progress=logger.info, stop=stop.event)
             stack.enter_context(server)
-            version = f"{model.version} {local_model.identity(model)}".strip()
-            model = msgspec.structs.replace(model, base_url=server.base_url, version=version)
+            model = msgspec.structs.replace(model, base_url=server.base_url)
         models.append(model)
     return msgspec.structs.replace(suite, models=tuple(models))
 
@@ -312,14 +322,15 @@ class _Secrets:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
-        self._redactor = Redactor(())
+        self._message = self._answer = Redactor(())
 
     def lookup(self, name: str) -> str | None:
         value = lookup(name, os.environ)
         if value and value not in self._known:
             self._known.add(value)
-            self._redactor = Redactor(self._known)
+            self._message = Redactor(self._known)
+            self._answer = Redactor(secret for secret in self._known if len(secret) >= LONG_SECRET)
         return value
 
-    def redact(self, text: str) -> str:
-        return self._redactor(text)
+    def redact(self) -> Redact:
+        return Redact(message=lambda text: self._message(text), answer=lambda text: self._answer(text))

@@ -26,6 +26,7 @@ from shared.requests import Request
 from shared.status import read_record
 
 Where = tuple[int, int, int]  # (doc_id, idx, repeat)
+Span = tuple[str, str]  # (start, end), as in InferStatus.spans
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Opened:
     answered: int  # an upper bound: rows whose key no longer matches are only found while feeding
     tally: Tally
     damaged: int
+    spans: tuple[Span, ...]  # when earlier runs worked on it
 
 
 @dataclass(frozen=True)
@@ -135,19 +137,29 @@ def open_shard(
             claim.release()
             return AlreadyDone(done)
         index = _index(work, pair, shard, tick)
-        return Opened(claim, Feed(shelf.requests(pair, shard, model), index), len(index), index.tally, index.damaged)
+        old = last_status(work, pair, shard)
+        spans = old.spans if old is not None else ()
+        return Opened(
+            claim, Feed(shelf.requests(pair, shard, model), index), len(index), index.tally, index.damaged, spans
+        )
     except BaseException:
         claim.release()
         raise
 
 
-def standing(work: WorkDir, pair: PlanPair, shard: PlanShard) -> InferStatus | None:
-    """The shard's status if it says `done`, for this plan, of predictions that are there and unchanged; else None."""
+def last_status(work: WorkDir, pair: PlanPair, shard: PlanShard) -> InferStatus | None:
+    """What was last said of the shard, if that was for this plan and can be read."""
     try:
         status = read_record(work.infer_status(pair.model, shard.stem), InferStatus)
     except WorkDirError:
         return None  # damaged: it is written anew
-    if status is None or status.state != "done" or status.plan_digest != pair.digest:
+    return status if status is not None and status.plan_digest == pair.digest else None
+
+
+def standing(work: WorkDir, pair: PlanPair, shard: PlanShard) -> InferStatus | None:
+    """The shard's status if it says `done`, for this plan, of predictions that are there and unchanged; else None."""
+    status = last_status(work, pair, shard)
+    if status is None or status.state != "done":
         return None
     try:
         digest = tasks_digest(work.predictions(pair.model, shard.stem))

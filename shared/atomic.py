@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import socket
 import stat
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 FILE_MODE = 0o640
+_TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{8}-\d+\.new", re.DOTALL)
+_HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 FOLDER_MODE = 0o750
 
 
@@ -34,8 +39,8 @@ def replace_lines(path: Path, chunks: Iterable[bytes], *, tick: Callable[[], Non
     for whoever has to show that a long write goes on.
     """
     make_folder(path.parent)
-    # One temporary name for each process and target: what a killed writer left is overwritten, and never read.
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.new")
+    # A temporary name of this process's own, on whichever host: two writers never share one.
+    temporary = path.with_name(f".{path.name[:200]}.{_HOST}-{os.getpid()}.new")
     digest = hashlib.sha256()
     size = 0
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
@@ -84,7 +89,8 @@ def sweep(folder: Path, of: str = "") -> None:
     except FileNotFoundError:
         return
     for name in names:
-        if name.startswith(f".{of[:200]}") and name.endswith(".new"):
+        match = _TEMPORARY.fullmatch(name)
+        if match is not None and (not of or match[1] == of[:200]):
             remove(folder / name)
 
 
@@ -134,6 +140,7 @@ class AppendFile:
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         self._size = 0
+        self._torn = False
         try:
             sync_folder(path.parent)
         except OSError:
@@ -146,15 +153,26 @@ class AppendFile:
         written.
         """
         try:
+            if self._torn:
+                # The half-written end of an earlier try: cut off, or made a damaged line of its own.
+                data = b"\n" + data if not self._cut() else data
+            self._torn = True
             write_all(self._fd, data)
             os.fdatasync(self._fd)
         except OSError:
-            try:
-                os.ftruncate(self._fd, self._size)
-            except OSError:
-                pass  # readers ignore a torn tail as well; the first error is the one to tell
+            self._cut()
             raise
-        self._size += len(data)
+        self._torn = False
+        self._size = os.lseek(self._fd, 0, os.SEEK_END)
+
+    def _cut(self) -> bool:
+        """Back to the last good length; False when the filesystem refuses that too."""
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            return False  # readers ignore a torn tail as well
+        self._torn = False
+        return True
 
     def close(self) -> None:
         os.close(self._fd)

@@ -20,7 +20,7 @@ import numpy as np
 
 from shared.atomic import AppendFile
 from shared.layout import WorkDir
-from shared.records import ANSWERS, SCHEMA, Attempt, Outcome, Prediction, Usage
+from shared.records import ANSWERS, SCHEMA, Attempt, Outcome, Prediction, Usage, check_schema
 
 READ_SIZE = 1 << 20
 MAX_LINE = 64 << 20  # an answer can't be larger: transports cap bodies below that
@@ -75,6 +75,8 @@ def read_rows(
                 sound = _is_sound(row)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 sound = False
+            if not sound:
+                check_schema(line, str(path))
             if sound:
                 yield offset, len(line), row
             else:
@@ -86,7 +88,7 @@ def _is_sound(row: Attempt | Prediction) -> bool:
     hexadecimal.
     """
     return (
-        row.schema == SCHEMA
+        row.schema == SCHEMA  # of another version: told by check_schema, not damage
         and len(row.key) == 64  # fromhex alone would pass over spaces
         and len(bytes.fromhex(row.key)) == 32
         and 0 <= row.doc_id < MAX_DOCS

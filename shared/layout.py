@@ -2,7 +2,7 @@
 
     suite.toml                                      evalctl  replaced     the suite as submitted; no secrets
     plan.json                                       inferd   replaced     pairs, shards, counts, digests
-                                                                          (or evalctl submit, under the same claim)
+                                                                          (evalctl submit first; under plan.lock)
     tasks/<dataset>.jsonl                           inferd   replaced     the TaskSpec lines as planned
     infer_heartbeat                                 inferd   replaced     the beat of the inferd that came first
     infer_heartbeat.<instance>                      inferd   replaced     ... of each further one
@@ -16,6 +16,9 @@
     summary/{report.json,report.md,leaderboard.csv} evald    replaced     rebuilt identically from results/
     claims/                                         both     locks        hints; correctness never rests on them
     logs/                                           both     append-only
+    demo/                                           evalctl  write-once   the demo's own suite, where it runs
+
+A name that begins with a dot and ends in `.new` or `.staged` is half-written; nobody reads it.
 
 <model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ...
 after its name (`stem`). Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a
@@ -27,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from shared.errors import UsageError
 from shared.names import real_name, safe_name
 
 JOURNAL_PREFIX = "tmp_"  # no safe name begins so
@@ -37,6 +41,10 @@ class WorkDir:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()
+        try:
+            str(self.root).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{str(self.root)!a}: the folder's name isn't UTF-8: rename it") from None
 
     def __str__(self) -> str:
         return str(self.root)
@@ -141,10 +149,19 @@ class WorkDir:
     def leaderboard_csv(self) -> Path:
         return self.root / "summary" / "leaderboard.csv"
 
-    @property
-    def inferd_claim(self) -> Path:
-        """Held by the inferd that came first."""
-        return self.root / "claims" / "inferd.lock"
+    def inferd_claim(self, instance: str = "") -> Path:
+        """Held by an inferd while it lives: the one that came first, or the further one of that instance."""
+        return self.root / "claims" / (f"inferd.{instance}.lock" if instance else "inferd.lock")
+
+    def inferd_claim_of(self, beat: Path) -> Path:
+        """The claim of the inferd whose heartbeat that is."""
+        return self.inferd_claim(beat.name.partition(".")[2])
+
+    def inferd_claims(self) -> list[Path]:
+        """Every claim that an inferd ever had, by listing."""
+        folder = self.inferd_claim().parent
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return [folder / name for name in names if name.startswith("inferd.") and name.endswith(".lock")]
 
     @property
     def evald_claim(self) -> Path:
@@ -169,6 +186,11 @@ class WorkDir:
         for model in models:
             yield self.eval_status(model, "any").parent
             yield self.result(model, "any").parent
+
+    @property
+    def demo(self) -> Path:
+        """Where `evalctl demo` puts its suite before it submits it."""
+        return self.root / "demo"
 
     @property
     def logs(self) -> Path:

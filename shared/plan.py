@@ -19,7 +19,7 @@ from shared.errors import Problem, SuiteError, WorkDirError
 from shared.journal import MAX_DOCS, MAX_REPEATS, split_lines
 from shared.layout import WorkDir
 from shared.names import collisions
-from shared.records import Plan, PlanDataset, PlanPair, PlanShard, TaskSpec, encode_record
+from shared.records import SCHEMA, Plan, PlanDataset, PlanPair, PlanShard, TaskSpec, check_schema, encode_record
 from shared.status import MAX_PLAN_BYTES, read_record, write_record
 from shared.suite import dataset_path
 from shared.tasks import no_fault, read_tasks
@@ -27,8 +27,10 @@ from shared.tasks import no_fault, read_tasks
 _TASK = msgspec.json.Decoder(TaskSpec)
 
 
-def suite_digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+def suite_digest(text: bytes, suite: Suite) -> str:
+    """Of the suite's text, and of its models' versions, which may have been told by more than the text."""
+    versions = "\0".join(model.version for model in suite.models)
+    return hashlib.sha256(b"\0".join((text, versions.encode()))).hexdigest()
 
 
 def make_plan(
@@ -80,7 +82,7 @@ def make_plan(
     for dataset in suite.datasets:
         atomic.promote(work.staged_tasks(dataset.abbr), work.tasks(dataset.abbr))
     plan = Plan(
-        suite_digest=suite_digest(text),
+        suite_digest=suite_digest(text, suite),
         created_at=utc(clock.time()),
         datasets=tuple(planned),
         pairs=tuple(
@@ -89,7 +91,7 @@ def make_plan(
             for config, dataset in zip(suite.datasets, planned, strict=True)
         ),
     )
-    old = _read_plan_if_sound(work)
+    old = read_plan_if_sound(work)
     if old is not None and msgspec.structs.replace(plan, created_at=old.created_at) == old:
         return old
     write_record(work.plan, plan)
@@ -97,7 +99,18 @@ def make_plan(
 
 
 def read_plan(work: WorkDir) -> Plan | None:
-    return read_record(work.plan, Plan, MAX_PLAN_BYTES)
+    """None when there is none. Raises WorkDirError, with the remedy, when it is damaged."""
+    try:
+        return read_record(work.plan, Plan, MAX_PLAN_BYTES)
+    except WorkDirError as error:
+        raise WorkDirError(f"{error}: `evalctl submit SUITE -w {work}` makes it anew") from None
+
+
+def read_plan_if_sound(work: WorkDir) -> Plan | None:
+    try:
+        return read_plan(work)
+    except WorkDirError:
+        return None  # damaged or of another version: what is written now replaces it
 
 
 def read_planned_tasks(work: WorkDir, dataset: str) -> Iterator[TaskSpec]:
@@ -106,7 +119,10 @@ def read_planned_tasks(work: WorkDir, dataset: str) -> Iterator[TaskSpec]:
     with path.open("rb") as file:
         for number, (_, line) in enumerate(split_lines(file), 1):
             try:
-                yield _TASK.decode(line)
+                task = _TASK.decode(line)
+                if task.schema != SCHEMA:
+                    check_schema(line, f"{path}:{number}")
+                yield task
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise WorkDirError(f"{path}:{number}: damaged ({error}): submit the suite again") from None
 
@@ -155,10 +171,3 @@ def _too_many(datasets: list[PlanDataset]) -> list[Problem]:
         for group in collisions(d.abbr for d in datasets)
     ]
     return problems
-
-
-def _read_plan_if_sound(work: WorkDir) -> Plan | None:
-    try:
-        return read_plan(work)
-    except WorkDirError:
-        return None  # damaged or of another version: what is written now replaces it

@@ -281,14 +281,14 @@ class InferStatus(Record, frozen=True, kw_only=True):
     "completed":40,"outcomes":{"ok":39,"truncated":1},"errors":{"timeout":2},"failed":{},"attempts":45,"reused":10,
     "in_flight":4,"prompt_tokens":4000,
     "completion_tokens":800,"cost":0.01,"digest":"","reason":"","started_at":"2026-11-30T12:00:00.000Z",
-    "finished_at":"","updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
+    "finished_at":"","spans":[["2026-11-30T12:00:00.000Z","2026-11-30T12:00:10.000Z"]],"updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
     "journal_damage":0}
 
     total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good.
     outcomes: answers by kind. errors: failed attempts by class, those included whose request was answered later.
     failed: requests that failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256
-    of the predictions once `done`. served_models: model names the endpoint called itself. journal_damage: unreadable
-    journal lines, asked again.
+    of the predictions once `done`. spans: (start, end) of each run that worked on the shard. served_models: model names
+    the endpoint called itself. journal_damage: unreadable journal lines, asked again.
     """
 
     model: str
@@ -311,6 +311,7 @@ class InferStatus(Record, frozen=True, kw_only=True):
     reason: str = ""
     started_at: str = ""
     finished_at: str = ""
+    spans: tuple[tuple[str, str], ...] = ()
     updated_at: str = ""
     claim: str = ""
     served_models: tuple[str, ...] = ()
@@ -368,12 +369,14 @@ class EvalStatus(Record, frozen=True, kw_only=True):
     """`eval_status/<model>/<dataset>.json`: where scoring a pair stands. content: digest of all that decides its
     result.
 
-    {"schema":1,"model":"m","dataset":"gsm8k","state":"done","reason":"","content":"aa11","updated_at":"2026-11-30T12:00:00.000Z"}
+    {"schema":1,"model":"m","dataset":"gsm8k","state":"done","plan_digest":"cd34","reason":"","content":"aa11",
+    "updated_at":"2026-11-30T12:00:00.000Z"}
     """
 
     model: str
     dataset: str
     state: PairState
+    plan_digest: str = ""
     reason: str = ""
     content: str = ""
     updated_at: str = ""
@@ -392,10 +395,7 @@ def decode_record(data: bytes | str, kind: type[T], place: str) -> T:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise WorkDirError(f"{place}: not a {kind.__name__} record: {error}") from None
     if head.schema != SCHEMA:
-        raise WorkDirError(
-            f"{place}: written as schema {head.schema}, this program reads schema {SCHEMA}: "
-            "use the version of tandem-eval that wrote it, or start a new work_dir"
-        )
+        raise WorkDirError(_foreign(place, head.schema))
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -407,6 +407,25 @@ def encode_record(record: Any) -> bytes:
     as null.
     """
     return _ENCODER.encode(record)
+
+
+def check_schema(line: bytes, place: str) -> None:
+    """Raises WorkDirError when the line is a record of a version that this program doesn't know; what is no record at
+    all passes, as damage.
+    """
+    try:
+        schema = msgspec.json.decode(line, type=_Head).schema
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if schema != SCHEMA:
+        raise WorkDirError(_foreign(place, schema))
+
+
+def _foreign(place: str, schema: int) -> str:
+    return (
+        f"{place}: written as schema {schema}, this program reads schema {SCHEMA}: "
+        "use the version of tandem-eval that wrote it, or start a new work_dir"
+    )
 
 
 class _Head(Struct):

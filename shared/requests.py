@@ -54,7 +54,8 @@ def identity(model: ModelConfig) -> bytes:
             model=model.served_name if model.type in PROMPT_ONLY else model.abbr,
             version=model.version,
             extra_body=_ENCODER.encode(model.extra_body),
-            options=_ENCODER.encode(model.options),
+            # A local model's options say how it is served; its weights are told by its version.
+            options=_ENCODER.encode({} if model.type == "local" else model.options),
             max_tokens_field=model.max_tokens_field,
             stream=model.stream,
         )

@@ -47,7 +47,7 @@ def run(folder: Path, console: Console, *, with_local_model: bool, progress: boo
     if with_local_model:
         suite += data.joinpath("local.toml").read_text("utf-8")
     try:
-        source = work.root / "demo"
+        source = work.demo
         replace(source / "tasks.jsonl", data.joinpath("tasks.jsonl").read_bytes())
         replace(source / "suite.toml", suite.encode())
         submit(source / "suite.toml", work)

@@ -40,12 +40,15 @@ def names(report: Report) -> list[str]:
 
 
 def notes(report: Report) -> Iterator[str]:
-    """A star in the table is explained, with the range that the missing docs leave open. Why a pair has no score at all
-    stands among the report's errors.
+    """A star in the table is explained, with the range that the missing docs leave open; a dash too, but for those that
+    stand among the report's errors.
     """
+    told = {(fault.model, fault.dataset) for fault in report.errors}
     for standing in report.leaderboard:
         for name, cell in standing.datasets.items():
-            if cell.state == "scored" and cell.n < cell.n_docs:
+            if cell.state == "missing" and (standing.model, name) not in told:
+                yield f"{standing.model} x {name}: not scored: {cell.reason}"
+            elif cell.state == "scored" and cell.n < cell.n_docs:
                 missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"
                 yield f"* {standing.model} x {name}: {missing}; with them it lies in {numbers.span(cell.bounds)}"
 
@@ -55,8 +58,8 @@ def counts(report: Report) -> str:
     known = report.summary
     return (
         f"{known.pairs_scored} of {known.pairs} pairs scored, {known.tasks} tasks, {known.docs} docs, "
-        f"{known.requests} requests, {known.attempts} attempts, coverage {numbers.share(known.coverage)}, "
-        f"inference {numbers.seconds(known.wall_seconds)}"
+        f"{known.instances} instances, {known.requests} requests, {known.attempts} attempts, "
+        f"coverage {numbers.share(known.coverage)}, inference {numbers.seconds(known.wall_seconds)}"
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from shared.layout import WorkDir
 from tests.daemons.runs import answered, answers, behaving, ended, journal_file, state, submitted, tasks, texts
-from tests.harness import evald, infer_status, inferd, journal, openai, predictions, report, task
+from tests.harness import evalctl, evald, infer_status, inferd, journal, openai, predictions, report, task
 from tests.server import FakeServer
 
 SIZE = 20
@@ -135,7 +135,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "NULs, as after an NFS crash": _nuls,
     "garbage": lambda line: b"\xff\xfe{]nonsense" + line[3:],
     "cut": _cut,
-    "another schema": _with(schema=2),
+    "no latency": _without("latency"),
     "schema of another type": _with(schema="1"),
     "bad UTF-8 inside the answer": lambda line: line.replace(b'"text":"', b'"text":"\xff'),
     "no attempt number": _without("attempt"),
@@ -153,6 +153,40 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "an array": lambda line: b"[" + line.strip() + b"]\n",
     "empty": lambda line: b"\n",
 }
+
+
+def test_a_journal_of_another_version(run: Run) -> None:
+    """What a later version journalled is paid for: nothing is asked again, the pair fails with the remedy."""
+    lines = run.interrupted()
+    journal_file(run.work).write_bytes(b"".join([*lines[:3], _with(schema=2)(lines[3]), *lines[4:]]))
+    run.server.reset_stats()
+    process = inferd(run.work)
+    assert process.wait() == 3, process.err
+    assert run.server.stats()["posts"] == 0
+    status = infer_status(run.work)
+    assert status is not None
+    assert (status.state, "use the version of tandem-eval that wrote it" in status.reason) == ("fail", True)
+
+
+def test_a_changed_gold_makes_old_scores_no_scores(run: Run) -> None:
+    """Between a submit with other targets and evald's end, the report shows no score at all, never the old one."""
+    run.finish()
+    ended(evald(run.work), 0)
+    assert report(run.work)["leaderboard"][0]["score"] == 1.0
+    run.items = [item | {"targets": ["another"]} for item in run.items]
+    run.submit()
+    said = evalctl("report", "-w", run.work.root, "--json")
+    assert said.wait() == 3
+    assert json.loads(said.out)["leaderboard"][0]["score"] is None
+    assert run.asked_again() == 0, "the answers stand"
+    said = evalctl("report", "-w", run.work.root, "--json")
+    assert said.wait() == 3
+    assert json.loads(said.out)["leaderboard"][0]["score"] is None
+    shown = evalctl("status", "-w", run.work.root, "--json")
+    shown.wait()
+    assert json.loads(shown.out)["pairs"][0]["eval"] == "pending"
+    ended(evald(run.work), 0)
+    assert report(run.work)["leaderboard"][0]["score"] == 0.0
 
 
 def test_damaged_lines(run: Run) -> None:

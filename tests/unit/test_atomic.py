@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shared import atomic
-from shared.atomic import AppendFile, promote, read_regular, remove, replace, replace_lines
+from shared.atomic import _HOST, AppendFile, promote, read_regular, remove, replace, replace_lines, sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,7 +142,7 @@ def test_a_link_in_place_of_the_temporary_file_is_refused(tmp_path: Path) -> Non
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / f".f.{os.getpid()}.new").symlink_to(victim)
+    (tmp_path / "d" / f".f.{_HOST}-{os.getpid()}.new").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic link"):
         replace(tmp_path / "d" / "f", b"x")
     assert victim.read_bytes() == b"precious"
@@ -151,7 +151,7 @@ def test_a_link_in_place_of_the_temporary_file_is_refused(tmp_path: Path) -> Non
 
 def test_what_a_killed_writer_left_is_overwritten(tmp_path: Path) -> None:
     """A temporary file of the same name is in nobody's way, and is gone afterwards."""
-    (tmp_path / f".f.{os.getpid()}.new").write_bytes(b"half" * 1000)
+    (tmp_path / f".f.{_HOST}-{os.getpid()}.new").write_bytes(b"half" * 1000)
     replace(tmp_path / "f", b"x")
     assert (tmp_path / "f").read_bytes() == b"x"
     assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
@@ -296,3 +296,49 @@ def test_a_journal_that_could_not_be_made_can_be_made_later(tmp_path: Path, monk
             AppendFile(tmp_path / "j")
     assert not (tmp_path / "j").exists()
     AppendFile(tmp_path / "j").close()
+
+
+def test_a_torn_end_that_cant_be_cut_off_stays_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write fails half-way and so does the cut: what is appended next isn't glued to the torn half."""
+    file = AppendFile(tmp_path / "j")
+    file.append(b"one\n")
+    real_write, real_cut = os.write, os.ftruncate
+
+    def half(fd: int, data: bytes) -> int:
+        if len(data) > 1:
+            return real_write(fd, bytes(data[:1]))
+        raise OSError(errno.ENOSPC, "full")
+
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "refused")
+
+    monkeypatch.setattr(os, "write", half)
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(OSError, match="full"):
+        file.append(b"xy")
+    monkeypatch.setattr(os, "write", real_write)
+    file.append(b"two\n")
+    monkeypatch.setattr(os, "ftruncate", real_cut)
+    file.append(b"three\n")
+    file.close()
+    assert (tmp_path / "j").read_bytes() == b"one\nx\ntwo\nthree\n"
+
+
+def test_sweep_takes_no_other_files_leftovers(tmp_path: Path) -> None:
+    """Of one file alone: not those of a file whose name begins alike, nor what isn't a leftover."""
+    names = [
+        ".a.jsonl.00000000-1.new",
+        ".a.jsonl.jsonl.00000000-1.new",
+        ".b.jsonl.00000000-1.new",
+        "a.jsonl",
+        ".a.jsonl.new",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    sweep(tmp_path, "a.jsonl")
+    assert sorted(os.listdir(tmp_path)) == sorted(names[1:])
+    sweep(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(names[3:])
+    sweep(tmp_path / "none")

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferd import dispatcher as module
-from inferd.dispatcher import Dispatcher, Tally
+from inferd.dispatcher import Dispatcher, Ending
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
 from inferd.progress import Lane
@@ -132,7 +132,7 @@ class Bench:
         timeout: float = 60.0,
         hung: int = 0,
         each_step: Callable[[Dispatcher], None] = lambda dispatcher: None,
-    ) -> Tally:
+    ) -> Ending:
         """Run one dispatcher to its end, as inferd does."""
         plan = read_plan(self.work)
         assert plan is not None
@@ -485,7 +485,7 @@ def test_two_dispatchers_share_the_work() -> None:
     with bench({"a": (5, 1), "b": (5, 1)}) as made:
         adapter = Scripted("m0", always("ok"))
         other = copy.copy(made)
-        results: list[Tally] = []
+        results: list[Ending] = []
 
         def run(one: Bench) -> None:
             results.append(one.dispatch([adapter], workers=10))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from shared import journal
 from shared.atomic import AppendFile
+from shared.errors import WorkDirError
 from shared.journal import AnswerIndex, JournalWriter, Target, split_lines
 from shared.layout import WorkDir
 from shared.records import ANSWERS, Attempt, Generation, Outcome, Prediction, Usage, encode_record
@@ -305,11 +306,18 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "key too long": lambda row: row | {"key": "ab" * 33},
     "key with spaces": lambda row: row | {"key": " ".join(["ab"] * 32)},
     "key full width": lambda row: row | {"key": "１" * 64},
-    "other schema": lambda row: row | {"schema": 2},
     "unknown outcome": lambda row: row | {"outcome": "great"},
     "answer without text": lambda row: row | {"generation": None},
     "generation cut": lambda row: row | {"generation": {"usage": None}},
 }
+
+
+def test_another_version_is_no_damage(tmp_path: Path) -> None:
+    """What a later program journalled was paid for: it isn't asked again, but refused with the remedy."""
+    row = msgspec.json.decode(encode_record(attempt_of(0)))
+    path = write(tmp_path / "j", [msgspec.json.encode(row | {"schema": 2, "key": 7})])
+    with pytest.raises(WorkDirError, match="written as schema 2, this program reads schema 1: use the version"):
+        AnswerIndex([path])
 
 
 @pytest.mark.parametrize("name", HOSTILE)

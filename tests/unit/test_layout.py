@@ -51,7 +51,7 @@ def _files(work: WorkDir, model: str, dataset: str) -> list[Path]:
 
 def _shared(work: WorkDir) -> list[Path]:
     """The files that belong to no pair."""
-    locks = [work.inferd_claim, work.evald_claim, work.plan_claim]
+    locks = [work.inferd_claim(), work.inferd_claim("x"), work.evald_claim, work.plan_claim]
     return [
         work.suite,
         work.plan,

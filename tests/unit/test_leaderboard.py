@@ -45,7 +45,7 @@ def result_of(right: int, scored: int, docs: int | None = None, **more: object) 
             bounds=Interval(right / docs, (right + docs - scored) / docs) if docs else None,
             coverage=scored / docs if docs else 0.0, instances=docs, requests=docs, answered=scored, attempts=docs,
             outcomes={}, unextracted=0, repeats=1, metrics=(), categories=(), score_errors=(), calibration=NO_SUMS,
-            content="c", predictions_digest=("x",), dataset_digest="d", scorer="1",
+            content="c", predictions_digest=("x",), dataset_digest="d", plan_digest="p", scorer="1",
         ),
         **more,
     )  # fmt: skip
@@ -202,11 +202,14 @@ def test_counts_and_faults() -> None:
     status = InferStatus(
         model="a", dataset="d", stem="d", state="done", plan_digest="p", total=4, outcomes={"ok": 3, "empty": 1},
         errors={"timeout": 2}, attempts=6, prompt_tokens=40, completion_tokens=8, cost=0.5,
-        started_at="2026-11-30T12:00:00.000Z", finished_at="2026-11-30T12:00:10.000Z",
+        spans=(("2026-11-30T12:00:00.000Z", "2026-11-30T12:00:10.000Z"),),
     )  # fmt: skip
     failed = replace(
         status, model="b", state="fail", outcomes={"ok": 1}, errors={"auth": 3}, attempts=4, reason="3 of 4: no key",
-        finished_at="2026-11-30T12:01:00.000Z",
+        spans=(
+            ("2026-11-30T12:00:05.000Z", "2026-11-30T12:00:20.000Z"),
+            ("2026-12-01T09:00:00.000Z", "2026-12-01T09:00:40.000Z"),
+        ),
     )  # fmt: skip
     result = result_of(2, 3, 4, n_missing=0, n_score_errors=1, score_errors=(ScoreError("t3", "ValueError: x"),))
     report = build_report(
@@ -228,7 +231,7 @@ def test_a_clock_set_back_gives_no_wall_time() -> None:
     """An end before the start is a clock that was set: no figure rather than a negative one."""
     status = InferStatus(
         model="m", dataset="d", stem="d", state="done", plan_digest="p", total=1,
-        started_at="2026-11-30T12:00:00.000Z", finished_at="2026-11-30T11:00:00.000Z",
+        spans=(("2026-11-30T12:00:00.000Z", "2026-11-30T11:00:00.000Z"),),
     )  # fmt: skip
     report = build_report(plan_of(["m"], {"d": 1}), {("m", "d"): [status]}, {}, {}, ())
     assert report.summary.wall_seconds is None

@@ -158,7 +158,8 @@ def test_the_same_to_the_byte(tmp_path: Path) -> None:
             model="m", dataset="d", stem="d", state="done", plan_digest=job.pair.digest, total=50, digest=job.digests[0]
         ),
     )
-    write_record(work.eval_status("m", "d"), EvalStatus(model="m", dataset="d", state="done", content=job.content()))
+    scored = EvalStatus(model="m", dataset="d", state="done", plan_digest=job.pair.digest, content=job.content())
+    write_record(work.eval_status("m", "d"), scored)
     paths = [
         work.result("m", "d"), work.scores("m", "d"), work.report_json, work.report_md, work.leaderboard_csv
     ]  # fmt: skip
