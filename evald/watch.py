@@ -17,7 +17,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from shared.errors import WorkDirError
-from shared.layout import WorkDir
+from shared.layout import WorkDir, is_infer_heartbeat
 from shared.records import InferStatus, Plan, PlanPair
 from shared.status import read_record
 
@@ -35,9 +35,6 @@ class Watch:
             (pair.model, shard.stem): (pair.model, pair.dataset) for pair in plan.pairs for shard in pair.shards
         }
         self.waiting: set[Pair] = set(self._pairs)
-
-    def pair(self, key: Pair) -> PlanPair:
-        return self._pairs[key]
 
     def digest(self, key: Pair) -> str:
         """The pair's digest in the plan."""
@@ -151,7 +148,7 @@ class _Handler(FileSystemEventHandler):
     def on_any_event(self, event: FileSystemEvent) -> None:
         if event.event_type in ("created", "moved", "modified") and not event.is_directory:
             name = str(event.dest_path or event.src_path).rpartition("/")[2]
-            if name.startswith("infer_heartbeat") or (name.endswith(".json") and not name.startswith(".")):
+            if is_infer_heartbeat(name) or (name.endswith(".json") and not name.startswith(".")):
                 self._wake()
 
 

@@ -69,7 +69,7 @@ class WorkDir:
 
     def infer_heartbeats(self) -> list[Path]:
         """Every inferd's beat that is there, found by listing: a name once missed stays missing on NFS for a while."""
-        return sorted(path for path in self.root.iterdir() if path.name.split(".")[0] == "infer_heartbeat")
+        return sorted(path for path in self.root.iterdir() if is_infer_heartbeat(path.name))
 
     @property
     def eval_heartbeat(self) -> Path:
@@ -203,6 +203,11 @@ class WorkDir:
     def model_log(self, model: str) -> Path:
         """What the server of a `local` model says."""
         return self.logs / f"model.{safe_name(model)}.log"
+
+
+def is_infer_heartbeat(name: str) -> bool:
+    """Whether a file of that name, in the work_dir itself, is an inferd's beat."""
+    return name.partition(".")[0] == "infer_heartbeat"
 
 
 def _is_claim(text: str) -> bool:

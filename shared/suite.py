@@ -28,19 +28,6 @@ T = TypeVar("T")
 _TOML_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
-def load_suite(
-    path: Path, env: Mapping[str, str] = os.environ, *, check_env: bool = True, check_files: bool = True
-) -> Suite:
-    """Read and check the suite file at `path`. The result's base_dir is set.
-
-    check_env: do the variables that hold keys exist? check_files: do the datasets' files? Both are for who will ask the
-    models; a reader of a frozen suite needs neither. Raises SuiteError.
-    """
-    path = Path(path)
-    text = read_suite(path)
-    return parse_suite(text, str(path), path.absolute().parent, env if check_env else None, check_files=check_files)
-
-
 def read_suite(path: Path) -> bytes:
     """The suite file's bytes. Raises SuiteError when it can't be read."""
     try:
@@ -79,7 +66,7 @@ def parse_suite(
 
 
 def dataset_path(suite: Suite, dataset: DatasetConfig) -> Path:
-    """Where the dataset's file lies. The suite must have been loaded: its base_dir is set."""
+    """Where the dataset's file lies. The suite's base_dir is set by `parse_suite`."""
     return Path(suite.base_dir or "", dataset.path)
 
 

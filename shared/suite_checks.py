@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import jinja2
 from msgspec import UNSET
 
 from shared import secrets
+from shared.addresses import CONTROL, address_fault, header_faults, userinfo_fault
 from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
@@ -31,9 +31,7 @@ SECRETS_REMEDY = "secrets belong in the environment: write ${VARIABLE}"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SECRET_HEADER = re.compile(r"(.*-)?(authorization|cookie|api-?key|token|secret|password)", re.IGNORECASE)
+_SECRET_HEADER = re.compile(r".*(key|auth|authorization|token|secret|password|cookie|credentials?)", re.IGNORECASE)
 _SECRET_KEY = re.compile(r"(.*_)?(authorization|api_?key|(access|auth|api)_token|secret|password)", re.IGNORECASE)
 _STRAY_KEY = re.compile(r"(?=.*[a-z])(?=.*[A-Z0-9]).{20,}", re.DOTALL)
 
@@ -47,7 +45,7 @@ def check_names(raw: dict[str, Any]) -> Iterator[Problem]:
             if not isinstance(name, str) or not name:
                 continue
             place = f"{key}[{index}].abbr"
-            if _CONTROL.search(name):
+            if CONTROL.search(name):
                 yield Problem(place, f"{show(name)} holds a control character: remove it")
                 continue
             try:
@@ -107,30 +105,11 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
 
 
 def _url_fault(model: ModelConfig) -> str | None:
-    """What is wrong with the address. It may hold a password or a key, so it is never quoted."""
     if model.type == "local":
         return "a local model has none: inferd starts the server itself; remove it" if model.base_url else None
     if not model.base_url:
         return 'is required for type "openai": the address up to and including /v1' if model.type == "openai" else None
-    try:
-        parts = urlsplit(model.base_url)
-        _ = parts.port  # raises where it is no number from 0 to 65535
-    except ValueError as error:
-        return f"isn't a valid address: {error}" if "netloc" not in str(error) else "isn't a valid address"
-    if "@" in parts.netloc:
-        return "holds a user name or password: secrets belong in the environment: use api_key_env or headers"
-    if model.type != "openai":
-        return None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "expected an address that begins with http:// or https://"
-    if _CONTROL.search(model.base_url) or " " in model.base_url:
-        return "holds white space or a control character: remove it"
-    if parts.query or parts.fragment or model.base_url.endswith(("?", "#")):
-        return "expected the address up to and including /v1, without ? and #"
-    for path in ("/chat/completions", "/completions"):
-        if parts.path.rstrip("/").endswith(path):
-            return f"expected the address up to and including /v1: leave {path} out"
-    return None
+    return address_fault(model.base_url) if model.type == "openai" else userinfo_fault(model.base_url)
 
 
 def _key_variable_fault(name: str, env: Mapping[str, str] | None) -> str | None:
@@ -150,12 +129,9 @@ def _unset(name: str, env: Mapping[str, str]) -> str:
 
 
 def _header_faults(name: str, value: str, env: Mapping[str, str] | None) -> Iterator[str]:
-    if not _HEADER_NAME.fullmatch(name):
-        yield "isn't a valid name of a header"
-    if _CONTROL.search(value):
-        yield "the value holds a control character: remove it"
+    yield from header_faults(name, value)
     variables = _REFERENCE.findall(value)
-    if not variables and _SECRET_HEADER.fullmatch(name):
+    if (not variables and _SECRET_HEADER.fullmatch(name)) or secrets.looks_like_key(_REFERENCE.sub("", value)):
         yield SECRETS_REMEDY
     for variable in variables:
         if not _VARIABLE.fullmatch(variable):

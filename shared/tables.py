@@ -21,6 +21,7 @@ import msgspec
 from msgspec import inspect
 
 from shared.errors import Problem
+from shared.secrets import may_be_key
 
 T = TypeVar("T")
 
@@ -71,10 +72,14 @@ def unknown_word(word: str, known: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """The value as a message quotes it: as it was written, but short; of tables and arrays just their kind."""
+    """The value as a message quotes it: as it was written, but short; of tables and arrays just their kind, of what may be
+    a key just its length.
+    """
     match value:
         case None:
             return "null"
+        case str() if may_be_key(value):
+            return f"a text of {len(value)} characters"
         case str():
             return json.dumps(value if len(value) <= 60 else value[:57] + "...", ensure_ascii=False)
         case bool():

@@ -6,7 +6,6 @@ shared.errors.Retryable or Permanent; anything else that it raises is a defect o
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
@@ -21,6 +20,8 @@ from inferd.local_model import option_faults
 from shared.config import InferConfig, ModelConfig
 from shared.errors import Problem, UsageError
 from shared.records import Generation, Prompt, TaskSpec
+from shared.secrets import looks_like_key
+from shared.tables import close_match, show
 
 ENTRY_POINTS = "tandem.adapters"
 ENDPOINTS = frozenset({"openai", "local"})
@@ -61,23 +62,24 @@ def check_adapter(model: ModelConfig) -> list[str]:
     if model.type in ENDPOINTS:
         problems = header_problems(model.headers)
         return problems if model.type == "local" and not model.base_url else address_problems(model.base_url) + problems
-    if model.type not in BUILT_IN and ":" not in model.type and model.type not in _installed():
-        known = sorted({*ENDPOINTS, *BUILT_IN, *_installed()})
-        near = difflib.get_close_matches(model.type, known, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}, or `module:Class`"
-        return [f"no adapter is called {model.type!r}: {hint}"]
+    name = show(model.type)
+    known = sorted({*ENDPOINTS, *BUILT_IN, *_installed()})
+    if model.type not in known and (":" not in model.type or looks_like_key(model.type)):
+        meant = close_match(model.type, known)
+        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}, or `module:Class`"
+        return [f"no adapter is called {name}: {hint}"]
     try:
         made = _load(model.type)
     except Exception as error:  # noqa: BLE001  # a user's module may raise anything when it is imported
-        return [f"the adapter {model.type!r} can't be loaded: {type(error).__name__}: {error}"]
+        return [f"the adapter {name} can't be loaded: {type(error).__name__}: {error}"]
     if not callable(made):
-        return [f"the adapter {model.type!r} is no class"]
+        return [f"the adapter {name} is no class"]
     if not callable(getattr(made, "generate", None)):
-        return [f"the adapter {model.type!r} has no method `generate(prompt, task)`"]
+        return [f"the adapter {name} has no method `generate(prompt, task)`"]
     try:
         inspect.signature(made).bind(model_id=model.abbr, **model.options)
     except TypeError as error:
-        return [f"the adapter {model.type!r} doesn't take these options: {error}"]
+        return [f"the adapter {name} doesn't take these options: {error}"]
     except ValueError:
         pass  # a class without a signature, such as one written in C: building it will tell
     return []

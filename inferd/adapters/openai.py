@@ -20,9 +20,8 @@ passes for the whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET
@@ -31,13 +30,14 @@ from inferd.adapters.completion import whole_answer
 from inferd.adapters.endpoint_errors import Told, classed, loose, retry_after, text_of, told_by
 from inferd.adapters.event_stream import EventStream
 from inferd.adapters.transport import Reply, Transport, public_url
+from shared.addresses import CONTROL, address_fault, header_faults
 from shared.config import ModelConfig
 from shared.errors import AttemptError, Permanent, Retryable, UsageError
 from shared.records import Generation, GenerationSettings, Prompt, TaskSpec
+from shared.tables import join_place
 
 _SETTINGS = tuple(name for name in GenerationSettings.__struct_fields__ if name != "max_tokens")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN_HEADERS = frozenset({"content-type", "accept", "user-agent"})
 
 _encode = msgspec.json.Encoder().encode
@@ -150,37 +150,24 @@ class OpenAIAdapter:
 
 
 def address_problems(base_url: str) -> list[str]:
-    """What is wrong with a base_url, as texts that show no more of it than may be shown."""
+    """What is wrong with a base_url, as texts that don't show it."""
     if not base_url:
         return ["base_url is missing: the address up to and including /v1"]
-    if not base_url.isascii() or not base_url.isprintable() or " " in base_url:
-        return ["base_url holds characters that no address may hold: write them percent-encoded, a host as xn--"]
-    try:
-        parts = urlsplit(base_url)
-        port_is_good = parts.port is None or parts.port > 0
-    except ValueError as error:
-        return [f"base_url is no address: {error}"] if "@" not in base_url else ["base_url is no address"]
-    if parts.scheme not in ("http", "https"):
-        return ["base_url must begin with http:// or https://"]
-    if not parts.hostname or not port_is_good:
-        return ["base_url names no host" if not parts.hostname else "base_url names no usable port"]
-    if parts.path.rstrip("/").endswith("/chat/completions"):
-        return ["base_url must end before /chat/completions, which is added to it"]
-    return []
+    fault = address_fault(base_url)
+    return [f"base_url: {fault}"] if fault else []
 
 
-def header_problems(headers: dict[str, str]) -> list[str]:
+def header_problems(headers: Mapping[str, str]) -> list[str]:
     """What is wrong with configured headers, without their values."""
-    wrong = [name for name in headers if not _HEADER_NAME.fullmatch(name)]
-    split = [name for name, value in headers.items() if not _is_line(value)]
-    return [f"headers: {name!r} is no header's name" for name in wrong] + [
-        f"headers: the value of {name} holds control characters" for name in split
+    return [
+        f"{join_place('headers', name)}: {fault}"
+        for name, value in headers.items()
+        for fault in header_faults(name, value)
     ]
 
 
 def _chat_url(base_url: str) -> str:
-    parts = urlsplit(base_url)
-    return parts._replace(path=parts.path.rstrip("/") + "/chat/completions", fragment="").geturl()
+    return base_url.rstrip("/") + "/chat/completions"
 
 
 def _headers(model: ModelConfig, key: str, secret: Secret) -> tuple[list[bytes], list[str]]:
@@ -205,10 +192,6 @@ def _headers(model: ModelConfig, key: str, secret: Secret) -> tuple[list[bytes],
 
 
 def _usable(model: ModelConfig, variable: str, value: str) -> str:
-    if not _is_line(value):
+    if CONTROL.search(value):
         raise UsageError(f"model {model.abbr}: the value of {variable} holds control characters, which no header may")
     return value
-
-
-def _is_line(value: str) -> bool:
-    return not any(character < " " or character == "\x7f" for character in value)

@@ -21,8 +21,6 @@ from shared.tables import convert_table, unknown_word
 from shared.tasks.rows import json_fault, not_an_object, read_lines
 from shared.vocabulary import METRICS, NUMERIC, POST_PROCESS
 
-NO_SETTINGS = GenerationSettings()
-
 _DIGIT = re.compile(r"\d")
 
 

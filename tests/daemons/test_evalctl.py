@@ -367,8 +367,8 @@ def test_status_json_has_its_fields(tmp_path: Path) -> None:
     say(work, b"", state="running", completed=1, outcomes={"ok": 1}, attempts=3, errors={"timeout": 2})
     found = state(work)
     assert set(found) == {
-        "schema", "work_dir", "as_of", "inferd", "evald", "docs", "instances", "requests", "completed", "answered", "attempts",
-        "errors", "rate", "eta_seconds", "cost", "pairs",
+        "schema", "work_dir", "as_of", "inferd", "evald", "docs", "instances", "requests", "completed", "answered",
+        "attempts", "errors", "rate", "eta_seconds", "cost", "pairs",
     }  # fmt: skip
     assert {"model", "dataset", "infer", "eval", "total", "completed", "reused", "in_flight", "attempts", "outcomes",
             "errors", "failed", "rate", "eta_seconds", "reason"} <= set(found["pairs"][0])  # fmt: skip
