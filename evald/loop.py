@@ -206,9 +206,10 @@ class Loop:
         self._plan_seen = stat
         if plan != self._plan:
             self._log.info("plan read", pairs=len(plan.pairs))
+            if self._plan is None:  # later on, what is half-written is a worker's at work
+                for folder in self._work.written_by_evald({pair.model for pair in plan.pairs}):
+                    sweep(folder)
             self._plan = plan
-            for folder in self._work.written_by_evald({pair.model for pair in plan.pairs}):
-                sweep(folder)
             self._watch = Watch(self._work, plan)
             self._swept = False
             self._failed.clear()

@@ -1,12 +1,12 @@
-"""Addresses and headers that a request can carry. What is wrong with one is told as a text that quotes neither: both may
-hold a password or a key.
+"""Addresses and headers that a request can carry. What is wrong with one is told as a text that doesn't quote it: it
+may hold a password or a key.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -37,7 +37,7 @@ def address_fault(address: str) -> str | None:
 def userinfo_fault(address: str) -> str | None:
     """What is wrong with an address of any kind: it can't be read, or has a user name or a password in it."""
     try:
-        parts: SplitResult = urlsplit(address)
+        parts = urlsplit(address)
         _ = parts.port  # raises where it is no number from 0 to 65535
     except ValueError as error:
         quoted = "@" in address or "netloc" in str(error)  # the error may repeat a part of the password

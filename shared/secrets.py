@@ -13,7 +13,7 @@ from shared.atomic import read_regular
 _KEY = re.compile(
     r"(?<![A-Za-z0-9])((sk|gsk|hf|xai|ghp|nvapi)[-_][\w-]{6,}|AIza[\w-]{8,}|(bearer|basic)\s+\S+\s*$)", re.IGNORECASE
 )
-_RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{20,}")
+_LONG_WORD = re.compile(r"[A-Za-z0-9]{20,}")
 
 
 def lookup(name: str, env: Mapping[str, str]) -> str | None:
@@ -44,4 +44,4 @@ def looks_like_key(text: str) -> bool:
 
 def may_be_key(text: str) -> bool:
     """The same, or a long run of letters and digits such as keys without a form are: not to be quoted."""
-    return looks_like_key(text) or bool(_RANDOM.search(text))
+    return looks_like_key(text) or any(not (word.isalpha() or word.isdigit()) for word in _LONG_WORD.findall(text))

@@ -9,7 +9,6 @@ shown to people. Whether a model's `type` exists is for the adapters to say.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -72,8 +72,8 @@ def unknown_word(word: str, known: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """The value as a message quotes it: as it was written, but short; of tables and arrays just their kind, of what may be
-    a key just its length.
+    """The value as a message quotes it: as it was written, but short; of tables and arrays just their kind, of what may
+    be a key just its length.
     """
     match value:
         case None:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from shared.layout import WorkDir
 from shared.records import Attempt, EvalStatus, Heartbeat, InferStatus, Prediction
 
 ROOT = Path(__file__).parent.parent
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 FAST_INFER = {
     "poll_interval": 0.2,
     "heartbeat_interval": 0.2,
@@ -151,6 +153,15 @@ def running(process: Process) -> Iterator[Process]:
         assert process.process.stdout is not None
         if not process.process.stdout.closed:  # nobody waited for its end
             process.kill()
+
+
+def faketime() -> dict[str, str]:
+    """The environment of a process whose wall clock, and that alone, FAKETIME or FAKETIME_TIMESTAMP_FILE sets."""
+    if not FAKETIME.exists():
+        if os.environ.get("CI"):
+            pytest.fail("faketime is not installed")
+        pytest.skip("faketime is not installed (Debian's package `faketime`)")
+    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
 
 
 def submit(suite: Path, work: WorkDir, **more: Any) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from evald.leaderboard import Report
 from evald.report import board, numbers
+
+_INLINE = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+"""What acts within a line. An underscore between letters doesn't: names stay readable."""
+_BLOCK = re.compile(r"^(?:(?=#|[+-](?!\d))|(\d+)(?=[.)](?:\s|$)))")
+"""Where a line, if it begins so, becomes a heading, a list or a rule."""
+_LINK = re.compile(r"@|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
+"""What makes a link of the text around it, written as it may be: only a character between keeps it from that."""
 
 
 def markdown(report: Report) -> str:
@@ -89,13 +97,15 @@ def _calibration(report: Report) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [list(head), ["---"] * len(head), *rows]
-    return ["| " + " | ".join(_text(value) for value in line) + " |" for line in lines]
+    lines = [[_text(value) for value in line] for line in (head, *rows)]
+    lines.insert(1, ["---"] * len(head))
+    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def _text(value: str) -> str:
     """On one line, and nothing in it that Markdown or HTML would act on."""
-    flat = "".join(char if char.isprintable() else " " for char in value)
-    for char in "\\`*[]|~$":
-        flat = flat.replace(char, "\\" + char)
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    flat = "".join(char if char.isprintable() else " " for char in value).strip()
+    flat = _INLINE.sub(r"\\\g<0>", flat)
+    flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    flat = _BLOCK.sub(r"\1\\", flat)
+    return _LINK.sub(r"\g<0>&#8203;", flat)

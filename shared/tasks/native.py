@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from shared.config import BoundedSettings, DatasetConfig
 from shared.errors import Problem
-from shared.records import SCHEMA, Example, GenerationSettings, Message, TaskSpec
+from shared.records import SCHEMA, Example, Message, TaskSpec
 from shared.tables import convert_table, unknown_word
 from shared.tasks.rows import json_fault, not_an_object, read_lines
 from shared.vocabulary import METRICS, NUMERIC, POST_PROCESS

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from shared.atomic import replace
 from shared.layout import WorkDir
 from tests.daemons.by_hand import beating, planned, publish, right, say
 from tests.harness import (
@@ -24,6 +25,7 @@ from tests.harness import (
     Process,
     evalctl,
     evald,
+    faketime,
     heartbeat,
     infer_status,
     inferd,
@@ -359,6 +361,40 @@ def test_status_tells_what_lives(tmp_path: Path) -> None:
         assert (found["pairs"][0]["infer"], found["pairs"][0]["eval"]) == ("done", "done")
         assert (found["requests"], found["completed"]) == (8, 8)
         assert found["pairs"][0]["reused"] >= 1
+
+
+@pytest.mark.parametrize("wrong", ["-176s", "+176s"])
+def test_a_clock_that_is_set_right(tmp_path: Path, wrong: str) -> None:
+    """`pid-identity-clock-step`: the clock is corrected by 176 s under a live inferd: status still says that it runs, a
+    second inferd takes no shard that the first one holds, and nothing is asked twice.
+    """
+    clock = tmp_path / "clock"
+    clock.write_text(wrong)
+    fake = faketime() | {"FAKETIME_TIMESTAMP_FILE": str(clock)}  # of the first alone: time.sleep fails under faketime
+    with FakeServer() as server:
+        work = WorkDir(tmp_path / "work")
+        submit(small(tmp_path, openai(server.url("d200"), max_workers=1), 20), work)
+        with running(inferd(work, env=fake)) as first:
+            until(lambda: (s := infer_status(work)) and s.completed, "a request is answered")
+            before = heartbeat(work.infer_heartbeat())
+            replace(clock, b"+0s")
+            with running(inferd(work)) as second:
+                until(lambda: len(work.infer_heartbeats()) == 2, "the second one beats")
+                (other,) = set(work.infer_heartbeats()) - {work.infer_heartbeat()}
+                until(lambda: heartbeat(other).counters.get("pairs_waiting") == 1, "it finds the shard taken")  # type: ignore[union-attr]
+                shown = state(work)
+                assert [view["state"] for view in shown["inferd"]] == ["running", "running"]
+                assert {view["pid"] for view in shown["inferd"]} == {first.process.pid, second.process.pid}
+                assert shown["pairs"][0]["infer"] == "running"
+                after = heartbeat(work.infer_heartbeat())
+                assert len(list(work.journals("m", "d"))) == 1
+                assert first.wait() == 0, first.err
+                assert second.wait() == 0, second.err
+        stats = server.stats()
+        assert stats["posts"] == stats["distinct"] == 20
+    assert before is not None
+    assert after is not None
+    assert (after.time < before.time) == wrong.startswith("+"), "the clock was not set"
 
 
 def test_status_json_has_its_fields(tmp_path: Path) -> None:

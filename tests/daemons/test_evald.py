@@ -27,6 +27,7 @@ from tests.harness import (
     Process,
     eval_status,
     evald,
+    faketime,
     heartbeat,
     infer_status,
     inferd,
@@ -42,7 +43,6 @@ from tests.harness import (
 from tests.server import FakeServer
 
 EVENTS = pytest.mark.parametrize("events", ["--events", "--no-events"])
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
 def broken_evald(work: WorkDir, *options: str, env: dict[str, str] | None = None) -> Process:
@@ -532,20 +532,12 @@ def test_a_dead_second_inferd_keeps_nobody_waiting(tmp_path: Path) -> None:
 # --- clocks -------------------------------------------------------------------------------------------------------
 
 
-def _faketime() -> dict[str, str]:
-    if not FAKETIME.exists():
-        if os.environ.get("CI"):
-            pytest.fail("faketime is not installed")
-        pytest.skip("faketime is not installed (Debian's package `faketime`)")
-    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
-
-
 @pytest.mark.parametrize(("inferd_clock", "evald_clock"), [("-300s", "+0s"), ("+3600s", "+0s"), ("+0s", "+3600s")])
 def test_clocks_that_differ(tmp_path: Path, inferd_clock: str, evald_clock: str) -> None:
-    """`clock-skew-false-dead`: the hosts' clocks minutes or an hour apart, in either direction: no false stop, and all
-    is scored. A heartbeat_timeout of seconds is far less than the difference.
+    """`clock-skew-false-dead`, #20: the hosts' clocks minutes or an hour apart, in either direction: no false stop, and
+    all is scored. A heartbeat_timeout of seconds is far less than the difference.
     """
-    fake = _faketime()
+    fake = faketime()
     with FakeServer() as server:
         work = WorkDir(tmp_path / "work")
         model = openai(server.url("d100"), max_workers=2)
@@ -564,7 +556,7 @@ def test_clocks_that_differ(tmp_path: Path, inferd_clock: str, evald_clock: str)
 
 def test_a_dead_inferd_with_a_clock_ahead(tmp_path: Path) -> None:
     """`clock-skew-false-dead`, the other way: a beat from an hour ahead doesn't live longer for it."""
-    fake = _faketime()
+    fake = faketime()
     with FakeServer() as server:
         work = WorkDir(tmp_path / "work")
         model = openai(server.url("d100"), max_workers=1)
@@ -588,7 +580,7 @@ def test_a_clock_that_is_set(tmp_path: Path, step: str) -> None:
     """evald's clock is set by two hours, back or ahead, while a pair is scored and others are inferred: no false stop,
     no false limit of time, and all is scored.
     """
-    fake = _faketime()
+    fake = faketime()
     clock = tmp_path / "clock"
     clock.write_text("+0s")
     work = planned(
@@ -636,7 +628,8 @@ def test_inotify_limits(tmp_path: Path, limit: str, count: int) -> None:
             publish(work, right(3), model=f"m{n}")
         assert scores.wait() == 0, scores.err
     warnings = [line for line in said(work).splitlines() if "no filesystem events" in line]
-    assert len(warnings) == (count == 0)
+    assert len(warnings) <= 1
+    assert warnings or count
     assert all("fs.inotify.max_user_instances or fs.inotify.max_user_watches" in line for line in warnings)
     for n in range(5):
         fully(work, 3, model=f"m{n}")

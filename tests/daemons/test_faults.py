@@ -106,8 +106,8 @@ def all_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkDir]:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_fault(all_faults: WorkDir, name: str) -> None:
-    """The request has the right outcome, class and number of attempts in journal, predictions and status; the other
-    requests of its dataset are answered; the pair is `done`, as `max_error_rate` allows one error in five.
+    """#1, #34: the request has the right outcome, class and number of attempts in journal, predictions and status; the
+    other requests of its dataset are answered; the pair is `done`, as `max_error_rate` allows one error in five.
     """
     work, fault = all_faults, FAULTS[name]
     status = infer_status(work, dataset=name)
@@ -215,8 +215,8 @@ def test_pool_is_as_large_as_max_workers(tmp_path: Path) -> None:
 
 
 def test_memory_and_beats_over_20000_samples(tmp_path: Path) -> None:
-    """`unbounded-task-fanout`: the process grows by no more than what is in flight, the first answer is journalled
-    early, and the heartbeat goes on throughout.
+    """`unbounded-task-fanout`, #27, #28: the process grows by no more than what is in flight, the first answer is
+    journalled early, and the heartbeat goes on throughout.
     """
     with FakeServer() as server:
         work = submitted(tmp_path, [openai(server.url("d1"), max_workers=8)], {"d": tasks(20_000)})

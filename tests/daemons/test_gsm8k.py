@@ -12,15 +12,14 @@ from shared.layout import WorkDir
 from tests.harness import evalctl, evald, inferd, read, report, write_suite
 
 CORRECT = {"6b_finetuning": 286, "6b_verification": 515, "175b_finetuning": 458, "175b_verification": 742}
-DATA = Path(__file__).parents[3] / "shared" / "evaldata" / "gsm8k" / "example_model_solutions.jsonl"
 
 
-@pytest.mark.skipif(not DATA.is_file(), reason="needs the published answers, which lie beside the repository")
-def test_gsm8k(tmp_path: Path) -> None:
+def test_gsm8k(tmp_path: Path, evaldata: Path) -> None:
     """4 models x 1319 tasks: post_process gsm8k and exact_match come to exactly the counts of the authors' own flags,
     and rank the models by them.
     """
-    rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").split("\n") if line]
+    data = evaldata / "gsm8k" / "example_model_solutions.jsonl"
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").split("\n") if line]
     tasks = [
         {
             "task_id": str(n),
@@ -32,7 +31,7 @@ def test_gsm8k(tmp_path: Path) -> None:
         for n, row in enumerate(rows)
     ]
     models = [
-        {"abbr": name, "type": "tests.daemons.told:Stored", "options": {"path": str(DATA), "model": name}}
+        {"abbr": name, "type": "tests.daemons.told:Stored", "options": {"path": str(data), "model": name}}
         for name in CORRECT
     ]
     work = WorkDir(tmp_path / "work")

@@ -34,7 +34,9 @@ def _titles(process: Process) -> str:
 
 @pytest.mark.parametrize("behaviour", ["echo-key", "echo-key-422", "401", "d1", "hang"])
 def test_the_key_is_nowhere(tmp_path: Path, behaviour: str) -> None:
-    """Error bodies that echo it, refusals of it, answers, timeouts, and an adapter that raises with it in its text."""
+    """#32: error bodies that echo it, refusals of it, answers, timeouts, and an adapter that raises with it in its
+    text.
+    """
     env = {"TANDEM_TEST_KEY": KEY, "TANDEM_TEST_OTHER": OTHER}
     with FakeServer() as server:
         models = [

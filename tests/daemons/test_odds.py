@@ -14,8 +14,8 @@ from tests.server import FakeServer
 
 
 def test_killed_in_the_merge(tmp_path: Path) -> None:
-    """Killed while it writes the predictions: nothing is seen of them, nothing is asked again, and no leftover is in
-    the way.
+    """#4: killed while it writes the predictions: nothing is seen of them, nothing is asked again, and no leftover is
+    in the way.
     """
     count = 10_000
     work = submitted(tmp_path, [{"abbr": "m", "type": "rule"}], {"d": tasks(count)})
@@ -41,7 +41,7 @@ def test_odd_status_file(tmp_path: Path, kind: str) -> None:
     with FakeServer() as server:
         work = submitted(tmp_path, [openai(server.url())], {"d": tasks(5)})
         path = work.infer_status("m", "d")
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         target = tmp_path / "precious"
         if kind == "FIFO":
             os.mkfifo(path)
@@ -74,7 +74,7 @@ def test_odd_journal(tmp_path: Path, kind: str) -> None:
 
 
 def test_500_datasets_of_two_tasks(tmp_path: Path) -> None:
-    """500 datasets of two tasks: all done, with a few files open at a time and no gap between datasets."""
+    """#25: 500 datasets of two tasks: all done, with a few files open at a time and no gap between datasets."""
     names = [f"d{n}" for n in range(500)]
     with FakeServer() as server:
         work = submitted(

@@ -48,7 +48,7 @@ def test_each_option_has_a_test() -> None:
 def test_max_workers(
     tmp_path: Path, server: FakeServer, model: int | None, option: int | None, table: int | None, expected: int
 ) -> None:
-    """max_workers: a model's own wins over --max-workers, that over `[infer]`, that over min(32, cores + 4)."""
+    """#26: max_workers: a model's own wins over --max-workers, that over `[infer]`, that over min(32, cores + 4)."""
     config = openai(server.url("d150"))
     del config["max_workers"]
     if model:
@@ -359,7 +359,7 @@ def test_at_most_32_datasets_hold_what_waits(tmp_path: Path, server: FakeServer)
 
 
 def test_models_overlap(tmp_path: Path, server: FakeServer) -> None:
-    """Two models are asked at the same time, each up to its own max_workers."""
+    """#29: two models are asked at the same time, each up to its own max_workers."""
     work = submitted(
         tmp_path,
         [openai(server.url("d200"), abbr="a", max_workers=5), openai(server.url("d200"), abbr="b", max_workers=7)],

@@ -102,8 +102,8 @@ def test_nothing_left_to_do(run: Run) -> None:
 
 
 def test_torn_tail(run: Run) -> None:
-    """A last line without its end is ignored, silently, and its request alone is asked again; the torn journal is left
-    as it was.
+    """#2: a last line without its end is ignored, silently, and its request alone is asked again; the torn journal is
+    left as it was.
     """
     run.interrupted()
     path = journal_file(run.work)
@@ -190,8 +190,8 @@ def test_a_changed_gold_makes_old_scores_no_scores(run: Run) -> None:
 
 
 def test_damaged_lines(run: Run) -> None:
-    """Lines that are no sound record, each damaged in another way, are skipped, counted and reported; their requests
-    and no others are asked again.
+    """#2: lines that are no sound record, each damaged in another way, are skipped, counted and reported; their
+    requests and no others are asked again.
     """
     lines = run.interrupted()
     assert len(DAMAGE) == len(lines)
@@ -236,8 +236,8 @@ def test_first_answer_wins(run: Run) -> None:
 
 
 def test_line_separators(run: Run) -> None:
-    """`u2028-splits-record`: answers that hold U+2028, U+2029, U+0085 and other separators are read back whole, code
-    point by code point, on resume and by evald.
+    """`u2028-splits-record`, #3: answers that hold U+2028, U+2029, U+0085 and other separators are read back whole,
+    code point by code point, on resume and by evald.
     """
     run.model = openai(run.server.url())
     run.items = [task(0, prompt=SEPARATORS, targets=[f"echo: {SEPARATORS}"], post_process="none"), *tasks(1, first=1)]
@@ -292,9 +292,9 @@ CHANGES: dict[str, tuple[Callable[[Run], None], int]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_changed_suite(run: Run, what: str) -> None:
-    """`cache-ignores-changed-model`: another prompt, setting or model asks again exactly what it changes; addresses,
-    limits, retries, targets and metrics ask nothing again. Old answers are never mixed in. (The case would have the
-    change refused; the design re-asks what changed, since each row carries its request_key.)
+    """`cache-ignores-changed-model`, #6: another prompt, setting or model asks again exactly what it changes;
+    addresses, limits, retries, targets and metrics ask nothing again. Old answers are never mixed in. (The case would
+    have the change refused; the design re-asks what changed, since each row carries its request_key.)
     """
     change, expected = CHANGES[what]
     run.finish()

@@ -102,8 +102,8 @@ def test_stopped_while_it_waits_for_a_plan(tmp_path: Path) -> None:
 
 
 def test_two_on_one_work_dir(tmp_path: Path) -> None:
-    """Two inferds started at once on one work_dir share it: no request is asked twice, both exit 0, each pair has one
-    predictions file, and each writes its own heartbeat.
+    """#8: two inferds started at once on one work_dir share it: no request is asked twice, both exit 0, each pair has
+    one predictions file, and each writes its own heartbeat.
     """
     names = [f"d{n}" for n in range(6)]
     with FakeServer() as server:

@@ -63,7 +63,7 @@ def test_one_process_at_a_time(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_it_goes_with_its_holder(path: Path, number: int) -> None:
-    """kill -9 included: the next one has it at once, with another token."""
+    """#23: kill -9 included: the next one has it at once, with another token."""
     with holder(path) as (process, token):
         process.send_signal(number)
         process.wait(10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import os
 import tempfile
 import threading
 from collections import Counter
@@ -432,11 +433,12 @@ def test_the_budget_is_met_and_can_be_raised() -> None:
         assert second.calls.total() == 13
 
 
-def test_a_disk_that_refuses_stops_the_paying(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_refuses_stops_the_paying(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Answers that can't be kept are worth nothing: it drains, says so, and the next run asks again."""
 
     def refusing(self: AppendFile, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(code, os.strerror(code))
 
     config = msgspec.structs.replace(CONFIG, drain_timeout=0.1)
     with bench({"a": (200, 1)}) as made:
@@ -447,6 +449,7 @@ def test_a_disk_that_refuses_stops_the_paying(monkeypatch: pytest.MonkeyPatch) -
         assert not ended.saved
         assert made.dispatcher is not None
         assert made.dispatcher.fatal.startswith("the journal can't be written: ")
+        assert os.strerror(code) in made.dispatcher.fatal
         assert made.status("a").state == "pending"
         assert made.dispatch([Scripted("m0", always("ok"))]).done == 1
 

@@ -82,6 +82,25 @@ def test_alive_while_it_changes_stale_when_it_does_not(
     assert reader.silent_for() == 0
 
 
+def test_one_old_copy_for_a_while(work: WorkDir, reader: HeartbeatReader, clock: ManualClock) -> None:
+    """`transport-lag-vs-dead`: a mount that shows one old beat, though the writer beats on: alive for as long as that
+    lasts less than `timeout`, whatever the beat's own time says; stale after it; alive with the next change.
+    """
+    beat(work.infer_heartbeat(), 7)
+    assert reader.look() == "alive"
+    for _ in range(59):
+        clock.advance(1)
+        assert reader.look() == "alive"
+    beat(work.infer_heartbeat(), 19)  # the copy is renewed: twelve beats at once
+    assert reader.look() == "alive"
+    clock.advance(TIMEOUT - 1)
+    assert reader.look() == "alive"
+    clock.advance(1)
+    assert reader.look() == "stale"
+    beat(work.infer_heartbeat(), 32)
+    assert reader.look() == "alive"
+
+
 def test_the_writers_time_says_nothing(work: WorkDir, reader: HeartbeatReader, clock: ManualClock) -> None:
     """A clock a year off doesn't kill, a clock that runs doesn't revive, and the reader's own may be stepped."""
     beat(work.infer_heartbeat(), 1, when="1999-01-01T00:00:00.000Z")
@@ -110,7 +129,7 @@ def test_a_new_start_is_a_change(work: WorkDir, reader: HeartbeatReader, clock: 
 
 @pytest.mark.parametrize("state", ["finished", "aborted"])
 def test_an_end_is_told_at_once(work: WorkDir, reader: HeartbeatReader, clock: ManualClock, state: DaemonState) -> None:
-    """And for ever: it doesn't go stale."""
+    """#24: and for ever: it doesn't go stale."""
     beat(work.infer_heartbeat(), 1)
     reader.look()
     beat(work.infer_heartbeat(), 2, state=state)
@@ -263,7 +282,7 @@ def test_a_new_state_is_told_at_once(work: WorkDir, clock: ManualClock) -> None:
 
 
 def test_a_stalled_daemon_looks_stalled(work: WorkDir, clock: ManualClock) -> None:
-    """The beat is withheld when the work doesn't tick, and goes on when it does."""
+    """#21: the beat is withheld when the work doesn't tick, and goes on when it does."""
     with written(work, clock, stall_after=60.0) as writer:
         writer.set_state("running")
         until(lambda: now(work).state == "running", "it runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import tempfile
 import threading
 from collections import Counter
@@ -377,7 +378,7 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
 
 
 def test_committed_is_told_after_the_bytes_are_there(tmp_path: Path) -> None:
-    """Whoever hears of a token finds its line in the file."""
+    """#5: whoever hears of a token finds its line in the file."""
     work = WorkDir(tmp_path)
     target = Target(work, "m", "d", CLAIM)
     seen: list[bool] = []
@@ -448,8 +449,13 @@ def test_lines_are_gathered_into_few_syncs(tmp_path: Path, monkeypatch: pytest.M
     target.close()
 
 
-def test_a_disk_that_refuses_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOSPC a few times over: the lines are kept, each failure is told, and at last each line is there once."""
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_refuses_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """`disk-full-corrupts-log`: a full disk or quota a few times over: the lines are kept, each failure is told, and at
+    last each line is there once.
+    """
     work = WorkDir(tmp_path)
     good, bad = Target(work, "m", "good", CLAIM), Target(work, "m", "bad", CLAIM)
     left = [3]
@@ -461,7 +467,7 @@ def test_a_disk_that_refuses_loses_and_doubles_nothing(tmp_path: Path, monkeypat
             left[0] -= 1
             made.append(bad, f"meanwhile {left[0]}".encode(), ("meanwhile", left[0]))  # while the write fails
             tried.release()
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(code, os.strerror(code))
         real(self, data)
 
     monkeypatch.setattr(AppendFile, "append", refusing)
@@ -475,7 +481,7 @@ def test_a_disk_that_refuses_loses_and_doubles_nothing(tmp_path: Path, monkeypat
         for number in range(50, 60):
             made.append(bad, f"bad {number}".encode(), ("bad", number))
         assert made.stop(10.0)
-    assert [error.errno for error in failed] == [errno.ENOSPC] * 3
+    assert [error.errno for error in failed] == [code] * 3
     tokens = Counter(token for group in told for token in group.tokens)
     expected = [("bad", 60), ("good", 50), ("meanwhile", 3)]
     assert tokens == Counter((name, number) for name, size in expected for number in range(size))

@@ -87,7 +87,7 @@ except ZeroDivisionError:
 
 
 def test_a_second_start_appends(tmp_path: Path) -> None:
-    """What an earlier start said stays."""
+    """#36: what an earlier start said stays."""
     for number in range(2):
         run(f'logger.info("start {number}")', tmp_path / "f")
     assert [line["event"] for line in lines(tmp_path / "f")] == ["start 0", "start 1"]

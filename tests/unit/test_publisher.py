@@ -99,7 +99,7 @@ def test_what_failed_is_written_again(
 
 
 def test_an_old_record_never_follows_a_newer_one(tmp_path: Path, gate: Gate, publisher: Publisher) -> None:
-    """The write that fails is of `running`; meanwhile `done` was posted: `done` is what is tried again."""
+    """#12: the write that fails is of `running`; meanwhile `done` was posted: `done` is what is tried again."""
     gate.refusals = 1
     gate.open.clear()
     publisher.post(tmp_path / "a", status(1))

@@ -27,6 +27,12 @@ HOSTILE = [
     "| cell | <script>alert(1)</script> `code` ![i](http://x) **b** \\",
     "\u202egnp.exe\u2028next\u0085line",
     "\x9b31m",
+    "_it_ __bold__ @someone me@example.org http://x.example www.x.example",
+    "# heading",
+    "- item",
+    "+ item",
+    "> quotation",
+    "1. item",
 ]
 
 
@@ -59,6 +65,31 @@ def test_hostile_texts_are_harmless_in_markdown(text: str) -> None:
     leaderboard = table[:4]
     assert len({line.replace("\\|", "").count("|") for line in leaderboard}) == 1
     assert not any(line.startswith(("next", "b", "cell")) for line in page.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("# h", "\\# h"),
+        ("- x", "\\- x"),
+        ("+ x", "\\+ x"),
+        ("> x", "&gt; x"),
+        ("1. x", "1\\. x"),
+        ("12) x", "12\\) x"),
+        ("---", "\\---"),
+        ("_x_ __y__", "\\_x\\_ \\_\\_y\\_\\_"),
+        ("@x", "@&#8203;x"),
+        ("http://x", "http:&#8203;//x"),
+        ("www.x.org", "www&#8203;.x.org"),
+        ("my_model-1.5", "my_model-1.5"),
+        ("-3.4", "-3.4"),
+        ("+1.2", "+1.2"),
+    ],
+)
+def test_markdown_acts_on_nothing_in_a_cell(text: str, harmless: str) -> None:
+    """What would begin a block, mark or link is kept from it; ordinary names and numbers stand as they are."""
+    page = markdown(board([text], {"d": 2}, {(text, "d"): result_of(1, 2)}))
+    assert f"| {harmless} |" in page
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "=1+1", "+cmd", "-2", "@x", "\t=1", " =1"])

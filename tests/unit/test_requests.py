@@ -192,7 +192,7 @@ def test_a_tasks_settings_win_over_the_models() -> None:
 
 
 def test_requests_come_in_order() -> None:
-    """(idx, repeat), each with its task and what is sent for it; one instance a task."""
+    """#9: (idx, repeat), each with its task and what is sent for it; one instance a task."""
     made = list(requests_of(TASK, 17, MODEL, identity(MODEL), 3))
     assert [(request.doc_id, request.idx, request.repeat) for request in made] == [(17, 0, 0), (17, 0, 1), (17, 0, 2)]
     assert all(request.task is TASK for request in made)

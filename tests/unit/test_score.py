@@ -22,14 +22,15 @@ from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan
 from shared.records import EvalStatus, Generation, InferStatus, Prediction, encode_record
 from shared.status import write_record
-from shared.suite import load_suite
+from shared.suite import parse_suite
 from tests.harness import task, write_suite
 
 
 def planned(folder: Path, tasks: Sequence[dict[str, Any]], **options: Any) -> WorkDir:
     work = WorkDir(folder / "work")
     path = write_suite(folder / "suite", [{"abbr": "m", "type": "rule"}], {"d": tasks}, dataset_options=options)
-    make_plan(work, load_suite(path), path.read_bytes(), SystemClock())
+    text = path.read_bytes()
+    make_plan(work, parse_suite(text, "suite", path.parent), text, SystemClock())
     return work
 
 

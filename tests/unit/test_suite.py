@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from evalctl import template
 from shared.config import Suite
 from shared.errors import SuiteError
-from shared.suite import dataset_path, freeze, load_suite, parse_suite
+from shared.suite import dataset_path, freeze, parse_suite, read_suite
+from shared.suite_checks import SECRETS_REMEDY
 from shared.tasks import read_tasks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,6 +29,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "d.jsonl").write_text('{"task_id":"t","prompt":"p","targets":["1"]}\n')
     (tmp_path / "rows.csv").write_text("q,a\nx,1\n")
     return tmp_path
+
+
+def load(path: Path, env: dict[str, str] | None = None, *, check_files: bool = True) -> Suite:
+    return parse_suite(read_suite(path), str(path), path.absolute().parent, env, check_files=check_files)
 
 
 def refused(folder: Path, text: str | bytes, env: dict[str, str] | None = None) -> list[str]:
@@ -51,7 +56,7 @@ def test_a_suite_is_read_and_finds_its_files(folder: Path) -> None:
     """Relative paths start from the suite's folder, wherever the process stands."""
     path = folder / "suite.toml"
     path.write_text(MODEL + DATASET + "limit = 3\n[infer]\nmax_workers = 7\n[eval]\nwatch_interval = 1\n")
-    suite = load_suite(path)
+    suite = load(path)
     assert (suite.models[0].abbr, suite.datasets[0].limit, suite.infer.max_workers) == ("m", 3, 7)
     assert suite.eval.watch_interval == 1.0
     assert suite.base_dir == str(folder)
@@ -148,7 +153,7 @@ def test_bad_toml_names_its_line(folder: Path, text: str | bytes, problem: str) 
 def test_a_file_that_cant_be_read_is_a_suite_error(tmp_path: Path) -> None:
     """Not a traceback."""
     with pytest.raises(SuiteError, match=r"none\.toml: can't be read: No such file or directory$"):
-        load_suite(tmp_path / "none.toml")
+        read_suite(tmp_path / "none.toml")
 
 
 def test_models_and_datasets_are_needed(folder: Path) -> None:
@@ -165,7 +170,7 @@ def test_models_and_datasets_are_needed(folder: Path) -> None:
 
 
 def test_names_must_differ_also_as_files(folder: Path) -> None:
-    """Equal names, and names that differ by case alone, would share files."""
+    """#8: equal names, and names that differ by case alone, would share files."""
     models = "".join(f'[[models]]\nabbr = "{abbr}"\ntype = "rule"\n' for abbr in ("m", "org/m:free", "m", "M"))
     assert refused(folder, models + DATASET + DATASET) == [
         'models[2].abbr: "m" is already the abbr of models[0]: each needs its own',
@@ -209,6 +214,12 @@ def test_names_that_no_file_should_have_are_refused(folder: Path, name: str, pro
         ),
         ("https://host/v1?key=secret", "expected the address up to and including /v1, without ? and #"),
         ("https://ho st/v1", "holds white space or a control character: remove it"),
+        ("https://h:0/v1", "names no usable port"),
+        (
+            "https://hé/v1",
+            "holds a character that no address may hold: write it percent-encoded, in a host's name as xn--",
+        ),
+        ("https://user:se/cret@host/v1", "isn't a valid address"),
         (
             "https://host/v1/chat/completions",
             "expected the address up to and including /v1: leave /chat/completions out",
@@ -257,11 +268,6 @@ def test_variables_are_looked_up_only_when_asked(folder: Path) -> None:
     text = f'[[models]]\nabbr = "m"\n{lines}\n{DATASET}'
     env = {"KEY": "k", "TEAM": "t", "TOKEN": "x"}
     assert parse_suite(text, "s", folder, env) == parse_suite(text, "s", folder)
-    path = folder / "suite.toml"
-    path.write_text(text)
-    assert load_suite(path, {}, check_env=False) == load_suite(path, env)
-    with pytest.raises(SuiteError, match="KEY is not set"):
-        load_suite(path, {})
 
 
 def test_secrets_in_the_suite_are_refused_and_not_repeated(folder: Path) -> None:
@@ -285,6 +291,46 @@ def test_secrets_in_the_suite_are_refused_and_not_repeated(folder: Path) -> None
         f"models[0].extra_body.password: {environment}use api_key_env or headers",
     ]
     assert "s3cret" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Ocp-Apim-Subscription-Key", "X-Portkey", "x-auth", "X_AUTH_TOKEN", "SECRET", "My-Password", "Set-Cookie",
+     "X-Credential", "x-credentials", "proxy-authorization"],
+)  # fmt: skip
+def test_headers_whose_names_tell_a_secret(folder: Path, name: str) -> None:
+    """Whatever their value looks like, it is refused, and not repeated; a variable is fine."""
+    lines = f'{URL}headers = {{ {name} = "0123fine" }}'
+    assert model(folder, lines) == [f"models[0].headers.{name}: {SECRETS_REMEDY}"]
+    parse_suite(MODEL + lines.replace("0123fine", "${SECRET}") + "\n" + DATASET, "s", folder)
+
+
+@pytest.mark.parametrize(
+    "value", ["sk-live-0123456789", "Key sk_live_abcdef", "Bearer s3cret", "basic dTpw", "sk-live-012345${X}"]
+)
+def test_headers_whose_values_look_like_keys(folder: Path, value: str) -> None:
+    """Under any name."""
+    (text,) = model(folder, f'{URL}headers = {{ X-Note = "{value}" }}')
+    assert text == f"models[0].headers.X-Note: {SECRETS_REMEDY}"
+
+
+def test_headers_that_hold_no_secret(folder: Path) -> None:
+    """Names that only resemble, values that are no keys, and schemes before a variable."""
+    lines = (
+        'headers = { X-Max-Tokens = "5", Keyword = "a", Accept-Language = "sk-SK", Org = "org-0123456789abcdefghijk", '
+        'A = "Bearer ${T}", B = "task-0123456789" }\n'
+    )
+    assert len(parse_suite(MODEL + lines + DATASET, "s", folder).models[0].headers) == 6
+
+
+def test_a_key_in_the_wrong_place_is_not_repeated(folder: Path) -> None:
+    """Neither as a number, as a word out of a list, nor as a path."""
+    key = "sk-live-0123456789abcdefg"
+    found = model(folder, f'{URL}max_workers = "{key}"\nmax_tokens_field = "{key}"\n')
+    found += refused(folder, f'base_dir = "{key}"\n{MODEL}{DATASET}metric = "{key}"\n')
+    assert len(found) == 4
+    assert key not in "".join(found)
+    assert "models[0].max_workers: expected an integer >= 1, got a text of 25 characters" in found
 
 
 def test_headers_must_be_sendable(folder: Path) -> None:
@@ -441,7 +487,7 @@ def test_a_frozen_suite_finds_its_files_from_anywhere(folder: Path, tmp_path_fac
     assert freeze(b"\xef\xbb\xbf" + text.encode(), folder) == frozen
     moved = tmp_path_factory.mktemp("work") / "suite.toml"
     moved.write_text(frozen)
-    assert load_suite(moved) == parse_suite(text, "s", folder)
+    assert load(moved) == parse_suite(text, "s", folder)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
@@ -468,7 +514,7 @@ def test_what_cant_be_frozen_is_refused(folder: Path) -> None:
 def test_the_examples_are_valid(name: str) -> None:
     """Every example passes the check as it stands, and all tasks of those with data of their own are read."""
     own_data = name != "gsm8k-local"
-    suite = load_suite(EXAMPLES / f"{name}.toml", check_env=False, check_files=own_data)
+    suite = load(EXAMPLES / f"{name}.toml", check_files=own_data)
     if own_data:
         for dataset in suite.datasets:
             assert len(list(read_tasks(dataset, dataset_path(suite, dataset)))) >= 3
@@ -478,7 +524,7 @@ def test_the_template_is_valid_as_written(tmp_path: Path) -> None:
     """`evalctl init` leaves a suite that runs at once."""
     (tmp_path / "suite.toml").write_text(template.SUITE)
     (tmp_path / template.TASKS_NAME).write_text(template.TASKS)
-    suite = load_suite(tmp_path / "suite.toml", {})
+    suite = load(tmp_path / "suite.toml", {})
     assert [model.type for model in suite.models] == ["rule", "noisy"]
     assert len(list(read_tasks(suite.datasets[0], dataset_path(suite, suite.datasets[0])))) == 8
 

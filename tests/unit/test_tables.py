@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from shared.config import DatasetConfig, FieldMapping, ModelConfig, Suite
-from shared.tables import convert_table
+from shared.tables import convert_table, show
 
 
 class Inner(Struct, forbid_unknown_fields=True):
@@ -148,6 +148,22 @@ def test_long_values_are_shown_short() -> None:
     """A message stays readable whatever stands in the file."""
     (text,) = problems({"name": "x", "flag": "y" * 1000})
     assert text == 'flag: expected true or false, got "' + "y" * 57 + '..."'
+
+
+@pytest.mark.parametrize(
+    "text", ["sk-live-0123456789", "Authorization: Bearer abc", "AIzaSyA1234567", "0123456789abcdef0123", "Basic dTpw"]
+)
+def test_what_may_be_a_key_is_not_repeated(text: str) -> None:
+    """Its length alone, so that who wrote it finds it."""
+    assert show(text) == f"a text of {len(text)} characters"
+
+
+@pytest.mark.parametrize(
+    "text", ["16", "exact_mach", "meta-llama/Llama-3.1-70B-Instruct", "sk-SK", "task-0123456789", "a" * 40, "1" * 40]
+)
+def test_what_is_no_key_is_quoted(text: str) -> None:
+    """Names, numbers and words."""
+    assert show(text) == f'"{text}"'
 
 
 json_values = st.recursive(

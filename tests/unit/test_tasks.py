@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,6 @@ from shared.records import Example, GenerationSettings, Message, TaskSpec, encod
 from shared.tasks import read_tasks
 from shared.tasks.mapping import RowError, compile_template, text_of
 from shared.tasks.native import TaskLine
-
-GSM8K = Path(__file__).resolve().parents[3] / "shared/evaldata/gsm8k/test.jsonl"
-MGSM = GSM8K.parents[1] / "mgsm/mgsm_zh.tsv"
-MMLU = GSM8K.parents[1] / "mmlu/test"
 
 NATIVE = DatasetConfig(abbr="d", path="d.jsonl")
 QA = FieldMapping(prompt="q", target="a")
@@ -520,14 +515,7 @@ def test_templates_are_kept_in() -> None:
 # --- real files -------------------------------------------------------------------------------------------------------
 
 
-def real(path: Path) -> Path:
-    if not path.exists():
-        assert not os.environ.get("CI"), f"{path} is missing"
-        pytest.skip(f"{path} is missing: it lies beside the checkout")
-    return path
-
-
-def test_gsm8k_is_read_whole() -> None:
+def test_gsm8k_is_read_whole(evaldata: Path) -> None:
     """The 1319 tasks of the public test file, with numbers for targets."""
     dataset = DatasetConfig(
         abbr="gsm8k",
@@ -537,7 +525,7 @@ def test_gsm8k_is_read_whole() -> None:
         target_regex=r"####\s*(.+)",
         post_process="gsm8k",
     )
-    tasks = list(read_tasks(dataset, real(GSM8K)))
+    tasks = list(read_tasks(dataset, evaldata / "gsm8k/test.jsonl"))
     assert len(tasks) == 1319
     assert tasks[0].targets == ("18",)
     assert (tasks[0].prompt or "").startswith("Janet\u2019s ducks lay 16 eggs per day.")
@@ -546,18 +534,18 @@ def test_gsm8k_is_read_whole() -> None:
     assert all(task.targets[0].replace(",", "").lstrip("-").isdigit() for task in tasks)
 
 
-def test_mgsm_is_read_without_a_header() -> None:
+def test_mgsm_is_read_without_a_header(evaldata: Path) -> None:
     """Tab-separated, no header, Chinese text: 250 tasks."""
     dataset = DatasetConfig(abbr="mgsm", path="x.tsv", columns=("q", "a"), fields=QA, post_process="last_number")
-    tasks = list(read_tasks(dataset, real(MGSM)))
+    tasks = list(read_tasks(dataset, evaldata / "mgsm/mgsm_zh.tsv"))
     assert len(tasks) == 250
     assert tasks[0].targets == ("18",)
 
 
-def test_mmlu_is_read_with_its_header() -> None:
+def test_mmlu_is_read_with_its_header(evaldata: Path) -> None:
     """Choices in columns, the answer as an index into them."""
     prompt = "{{ question }}\nA. {{ choice0 }}\nB. {{ choice1 }}\nC. {{ choice2 }}\nD. {{ choice3 }}"
-    for path in sorted(real(MMLU).glob("*.csv")):
+    for path in sorted((evaldata / "mmlu/test").glob("*.csv")):
         dataset = DatasetConfig(abbr="mmlu", path=path.name, fields=FieldMapping(target="answer"), prompt=prompt)
         tasks = list(read_tasks(dataset, path))
         assert len(tasks) >= 100

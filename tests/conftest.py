@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""What all tests share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ settings.load_profile("tandem")
 @pytest.fixture(scope="session")
 def evaldata() -> Path:
     """Published benchmarks with other systems' answers and known scores. Beside the repository, not in it."""
-    folder = Path(__file__).parents[3] / "shared" / "evaldata"
+    folder = Path(__file__).parents[2] / "shared" / "evaldata"
     if not folder.is_dir():
         if os.environ.get("CI"):
             pytest.fail(f"{folder} is missing")
