@@ -20,7 +20,7 @@ from evald.workers import Workers
 from shared import claims, daemon, log
 from shared.clock import SystemClock
 from shared.config import EvalConfig
-from shared.errors import TandemError, UsageError
+from shared.errors import UsageError
 from shared.heartbeat import HeartbeatReader, HeartbeatWriter
 from shared.layout import WorkDir
 from shared.suite import parse_suite
@@ -68,21 +68,17 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
         click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
         return USAGE
     logger = log.configure("evald", work.log("evald", socket.gethostname()), verbose=verbose)
-    try:
-        config = msgspec.structs.replace(_read_config(work), **options)
-        claim = claims.take(work.evald_claim, timeout=claims.START_PATIENCE)
-        if claim is None:
-            logger.error("another evald is at work here", owner=claims.owner(work.evald_claim))
-            return FATAL
-        with claim:
-            return _serve(work, config, stop, logger)
-    except UsageError as error:
-        for line in str(error).splitlines():
-            logger.error(line)
-        return error.exit_code
-    except (TandemError, OSError) as error:
-        logger.error("stopping", reason=f"{error}")
-        return error.exit_code if isinstance(error, TandemError) else FATAL
+    return daemon.exit_status(lambda: _claim_and_serve(work, options, stop, logger), logger)
+
+
+def _claim_and_serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
+    config = msgspec.structs.replace(_read_config(work), **options)
+    claim = claims.take(work.evald_claim, timeout=claims.START_PATIENCE)
+    if claim is None:
+        logger.error("another evald is at work here", owner=claims.owner(work.evald_claim))
+        return FATAL
+    with claim:
+        return _serve(work, config, stop, logger)
 
 
 def _read_config(work: WorkDir) -> EvalConfig:
@@ -102,7 +98,7 @@ def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: A
         work.eval_heartbeat,
         clock,
         BEAT_INTERVAL,
-        counters=lambda: loop.counters() if loop is not None else {},
+        counters=lambda: (loop.counters() if loop is not None else {}) | daemon.process_figures(),
         on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
         stall_after=max(60.0, 2 * config.watch_interval),
     )

@@ -20,7 +20,7 @@ from shared.clock import Clock, utc
 from shared.config import InferConfig
 from shared.errors import TandemError
 from shared.journal import Target
-from shared.records import InferStatus, PairState, PlanPair, PlanShard
+from shared.records import PairState, PlanPair, PlanShard
 
 LOOKAHEAD = 32  # datasets open at once, at most
 LOADERS = 4  # threads that open, read and merge shards
@@ -231,17 +231,7 @@ class Lifecycle:
         now = utc(self._clock.time())
         self._publisher.post(
             self._shelf.work.infer_status(pair.model, shard.stem),
-            InferStatus(
-                model=pair.model,
-                dataset=pair.dataset,
-                stem=shard.stem,
-                state="fail",
-                plan_digest=pair.digest,
-                total=shard.requests,
-                reason=reason,
-                updated_at=now,
-                finished_at=now,
-            ),
+            shards.bare_status(pair, shard, "fail", now, reason=reason),
         )
 
     def _on_status_error(self, path: Path, error: Exception) -> None:

@@ -38,7 +38,7 @@ from shared.errors import Fatal, TandemError, UsageError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan_if_sound, suite_digest
-from shared.records import InferStatus, Plan
+from shared.records import Plan
 from shared.secrets import lookup
 from shared.status import write_record
 from shared.suite import parse_suite
@@ -90,15 +90,7 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
         click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
         return USAGE
     logger = log.configure("inferd", work.log("inferd", socket.gethostname()), verbose=verbose)
-    try:
-        return _serve(work, options, stop, logger)
-    except UsageError as error:
-        for line in str(error).splitlines():
-            logger.error(line)
-        return error.exit_code
-    except (TandemError, OSError) as error:
-        logger.error("stopping", reason=f"{error}")
-        return error.exit_code if isinstance(error, TandemError) else FATAL
+    return daemon.exit_status(lambda: _serve(work, options, stop, logger), logger)
 
 
 def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
@@ -120,7 +112,7 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             work.infer_heartbeat(instance),
             clock,
             config.heartbeat_interval,
-            counters=lambda: dispatcher.counters() if dispatcher is not None else {},
+            counters=lambda: (dispatcher.counters() if dispatcher is not None else {}) | daemon.process_figures(),
             on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
         )
         beat.start()
@@ -254,15 +246,8 @@ def _reset_statuses(shelf: Shelf, budget: Budget, clock: SystemClock, tick: Call
                     continue
                 write_record(
                     path,
-                    InferStatus(
-                        model=pair.model,
-                        dataset=pair.dataset,
-                        stem=shard.stem,
-                        state="pending",
-                        plan_digest=pair.digest,
-                        total=shard.requests,
-                        spans=old.spans if old is not None else (),
-                        updated_at=utc(clock.time()),
+                    shards.bare_status(
+                        pair, shard, "pending", utc(clock.time()), spans=old.spans if old is not None else ()
                     ),
                 )
 

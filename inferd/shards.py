@@ -21,7 +21,17 @@ from shared.errors import ErrorClass, WorkDirError
 from shared.journal import AnswerIndex, Found, Tally
 from shared.layout import WorkDir
 from shared.plan import read_planned_tasks, tasks_digest
-from shared.records import Attempt, InferStatus, Plan, PlanDataset, PlanPair, PlanShard, Prediction, encode_record
+from shared.records import (
+    Attempt,
+    InferStatus,
+    PairState,
+    Plan,
+    PlanDataset,
+    PlanPair,
+    PlanShard,
+    Prediction,
+    encode_record,
+)
 from shared.requests import Request
 from shared.status import read_record
 
@@ -145,6 +155,24 @@ def open_shard(
     except BaseException:
         claim.release()
         raise
+
+
+def bare_status(
+    pair: PlanPair, shard: PlanShard, state: PairState, now: str, *, reason: str = "", spans: tuple[Span, ...] = ()
+) -> InferStatus:
+    """The status of a shard that isn't open."""
+    return InferStatus(
+        model=pair.model,
+        dataset=pair.dataset,
+        stem=shard.stem,
+        state=state,
+        plan_digest=pair.digest,
+        total=shard.requests,
+        reason=reason,
+        spans=spans,
+        updated_at=now,
+        finished_at=now if state == "fail" else "",
+    )
 
 
 def last_status(work: WorkDir, pair: PlanPair, shard: PlanShard) -> InferStatus | None:

@@ -12,6 +12,11 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import Any
+
+import psutil
+
+from shared.errors import TandemError, UsageError
 
 
 class SignalEvent(threading.Event):
@@ -64,6 +69,33 @@ class StopSignal:
         self.name = signal.Signals(number).name
         self.event.set()
         self.on_signal()
+
+
+def process_figures() -> dict[str, float]:
+    """What this process takes of its host, for its beat: CPU seconds so far, memory in MB, threads."""
+    process = psutil.Process()
+    with process.oneshot():
+        times = process.cpu_times()
+        return {
+            "cpu_seconds": round(times.user + times.system, 3),
+            "rss_mb": round(process.memory_info().rss / 2**20, 1),
+            "threads": process.num_threads(),
+        }
+
+
+def exit_status(body: Callable[[], int], log: Any) -> int:
+    """What a daemon's process ends with: what `body` returns, or what the class of its error carries, once it
+    is logged.
+    """
+    try:
+        return body()
+    except UsageError as error:
+        for line in str(error).splitlines():
+            log.error(line)
+        return error.exit_code
+    except (TandemError, OSError) as error:
+        log.error("stopping", reason=f"{error}")
+        return error.exit_code if isinstance(error, TandemError) else TandemError.exit_code
 
 
 def run_loop(
