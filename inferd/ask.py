@@ -1,4 +1,4 @@
-"""One attempt, on a worker thread: ask the adapter, tell what came of it, encode its journal line."""
+"""One attempt: ask the adapter, tell what came of it, encode its journal line."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MAX_MESSAGE = 500  # characters of an error's text that are kept
 @dataclass(frozen=True)
 class Redact:
     """Take the secrets out of a text. message: of an error's. answer: of an answer's, where only what can't be a word
-    of one may be touched, or a key such as `none` would change what is scored.
+    of one may be touched, or a key such as `none` would change what is scored; None where there is no such secret.
     """
 
     message: Callable[[str], str] = str
-    answer: Callable[[str], str] = str
+    answer: Callable[[str], str] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ended:
     """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without
-    newline. message: the error's text as it may be kept: without secrets, writable as UTF-8, cut.
+    newline. message: the error's text as it may be kept: without secrets, writable as UTF-8, cut. latency: seconds.
     """
 
     line: bytes
@@ -43,87 +43,105 @@ class Ended:
     cost: float
     usage: Usage | None
     served_model: str | None
+    system_fingerprint: str | None
 
 
-def ask(
-    adapter: ModelAdapter,
-    request: Request,
-    attempt: int,
-    price: Price,
-    clock: Clock,
-    redact: Redact,
-) -> Ended:
-    """Never raises: whatever the adapter does ends up as an outcome or a classed error."""
-    started = clock.monotonic()
-    generation: Generation | None = None
-    error: AttemptError | None = None
-    try:
-        given: object = adapter.generate(request.prompt, request.task)
-        if isinstance(given, Generation):
-            generation = given
-        else:
-            error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
-    except AttemptError as raised:
-        error = (
-            raised
-            if raised.kind in ERROR_CLASSES
-            else Permanent("adapter", f"no error class {raised.kind!r}: {raised}")
-        )
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  # a worker's edge: an adapter's defect ends one request
-        error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
-    latency = clock.monotonic() - started
-    if generation is not None:
-        generation = _redacted(generation, redact.answer)
+class Asker:
+    """Makes the attempts at one model. Thread-safe.
+
+    `ask` waits for the answer. Who carries the call by other means takes `adapter.call` and hands what came to `ended`.
+    """
+
+    def __init__(self, adapter: ModelAdapter, price: Price, clock: Clock, redact: Redact) -> None:
+        self.adapter = adapter
+        self._price = price
+        self._clock = clock
+        self._redact = redact
+        self._endpoint: str = getattr(adapter, "endpoint", "")
+
+    def ask(self, request: Request, attempt: int) -> Ended:
+        started = self._clock.monotonic()
+        return self.ended(request, attempt, started, lambda: self.adapter.generate(request.prompt, request.task))
+
+    def ended(self, request: Request, attempt: int, started: float, answer: Callable[[], object]) -> Ended:
+        """What `answer()` comes to. Never raises: whatever an adapter does ends as an outcome or a classed error.
+
+        started: when the call was sent, by the clock's monotonic time.
+        """
+        generation: Generation | None = None
+        error: AttemptError | None = None
         try:
-            return ended(adapter, request, attempt, clock, latency, generation=generation, price=price)
-        except Exception as raised:  # noqa: BLE001  # a Generation with a text that is no text, say: nothing checked it yet
-            error = Permanent("adapter", f"its Generation can't be kept: {type(raised).__name__}: {raised}")
-    return ended(adapter, request, attempt, clock, latency, error=error, redact=redact.message)
+            given = answer()
+            if isinstance(given, Generation):
+                generation = given
+            else:
+                error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
+        except AttemptError as raised:
+            error = (
+                raised
+                if raised.kind in ERROR_CLASSES
+                else Permanent("adapter", f"no error class {raised.kind!r}: {raised}")
+            )
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  # a worker's edge: a defect ends one request
+            error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
+        latency = self._clock.monotonic() - started
+        if generation is not None:
+            try:
+                return self._answered(request, attempt, latency, generation)
+            except Exception as raised:  # noqa: BLE001  # a text that is no text, say: nothing checked it yet
+                error = Permanent("adapter", f"its Generation can't be kept: {type(raised).__name__}: {raised}")
+        assert error is not None
+        return self.failed(request, attempt, latency, error)
 
+    def failed(self, request: Request, attempt: int, latency: float, error: AttemptError) -> Ended:
+        message = _mended(self._redact.message(str(error.message)))[:MAX_MESSAGE]
+        line = encode_record(
+            Attempt(
+                key=request.key,
+                doc_id=request.doc_id,
+                idx=request.idx,
+                repeat=request.repeat,
+                attempt=attempt,
+                outcome="error",
+                error=error.kind,
+                message=message,
+                status=error.status,
+                latency=round(latency, 6),
+                ended_at=utc(self._clock.time()),
+                endpoint=self._endpoint,
+            )
+        )
+        return Ended(line, "error", error, message, latency, 0.0, None, None, None)
 
-def ended(
-    adapter: ModelAdapter,
-    request: Request,
-    attempt: int,
-    clock: Clock,
-    latency: float,
-    *,
-    generation: Generation | None = None,
-    price: Price | None = None,
-    error: AttemptError | None = None,
-    redact: Callable[[str], str] = str,
-) -> Ended:
-    """The attempt as the journal will hold it. Raises when a field of the generation isn't of its type."""
-    message = _mended(redact(str(error.message)))[:MAX_MESSAGE] if error is not None else None
-    usage = generation.usage if generation is not None else None
-    cost = cost_of(usage, price) if price is not None else 0.0
-    outcome: Outcome = outcome_of(generation) if generation is not None else "error"
-    record = Attempt(
-        key=request.key,
-        doc_id=request.doc_id,
-        idx=request.idx,
-        repeat=request.repeat,
-        attempt=attempt,
-        outcome=outcome,
-        error=error.kind if error is not None else None,
-        message=message,
-        status=error.status if error is not None else None,
-        latency=round(latency, 6),
-        ended_at=utc(clock.time()),
-        endpoint=getattr(adapter, "endpoint", ""),
-        cost=cost,
-        generation=generation,
-    )
-    try:
-        line = encode_record(record)
-    except UnicodeEncodeError:
-        # Half a surrogate pair, from a server that cut an answer in the middle of one: it can't be written as UTF-8.
-        record = msgspec.convert(_mended_all(msgspec.to_builtins(record)), Attempt)
-        line = encode_record(record)
-    if generation is not None:
-        _decode(line)  # what can't be read back would be no answer when it is merged
-    served_model = record.generation.served_model if record.generation is not None else None
-    return Ended(line, outcome, error, message or "", latency, cost, usage, served_model)
+    def _answered(self, request: Request, attempt: int, latency: float, generation: Generation) -> Ended:
+        """Raises when a field of the generation isn't of its type."""
+        if self._redact.answer is not None:
+            generation = _redacted(generation, self._redact.answer)
+        usage = generation.usage
+        cost = cost_of(usage, self._price)
+        outcome = outcome_of(generation)
+        record = Attempt(
+            key=request.key,
+            doc_id=request.doc_id,
+            idx=request.idx,
+            repeat=request.repeat,
+            attempt=attempt,
+            outcome=outcome,
+            latency=round(latency, 6),
+            ended_at=utc(self._clock.time()),
+            endpoint=self._endpoint,
+            cost=cost,
+            generation=generation,
+        )
+        try:
+            line = encode_record(record)
+        except UnicodeEncodeError:
+            # Half a surrogate pair, from a server that cut an answer in the middle of it: no UTF-8 can hold that.
+            record = msgspec.convert(_mended_all(msgspec.to_builtins(record)), Attempt)
+            line = encode_record(record)
+        kept = _decode(line).generation  # what can't be read back would be no answer when it is merged
+        assert kept is not None
+        return Ended(line, outcome, None, "", latency, cost, usage, kept.served_model, kept.system_fingerprint)
 
 
 def cost_of(usage: Usage | None, price: Price) -> float:

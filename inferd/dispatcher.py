@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from inferd import ask
+from inferd.ask import Ended
 from inferd.lifecycle import Lifecycle
 from inferd.limiter import Budget
 from inferd.progress import Job, Lane, ShardRun
@@ -21,15 +22,13 @@ from inferd.shards import Failure, Shelf
 from shared.clock import Clock
 from shared.config import InferConfig
 from shared.errors import Permanent, Retryable
-from shared.journal import JournalWriter
+from shared.journal import JournalWriter, Target, key64, order_of
+from shared.records import Outcome
 from shared.requests import Request
 
 FOREIGN_POLLS = 5  # poll_intervals between looks at shards that another inferd holds
 RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing new is sent beyond: memory is bounded
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
-
-
-_KEEP = ask.Redact()
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Dispatcher:
         clock: Clock,
         uniform: Callable[[float, float], float],
         log: Any,
-        redact: ask.Redact = _KEEP,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
@@ -59,7 +57,6 @@ class Dispatcher:
         self._clock = clock
         self._uniform = uniform
         self._log = log
-        self._redact = redact
         self._tick = tick
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._life = Lifecycle(shelf, config, budget, clock, log, self._inbox.put, self._stop_fatally, tick)
@@ -128,6 +125,8 @@ class Dispatcher:
                     lane.foreign.clear()
             if all(lane.finished for lane in self.lanes):
                 return None
+        if not any(lane.in_flight for lane in self.lanes):
+            self._journal.hurry()
         if now >= self._housekeeping_at:
             self._keep_house(now)
         return self._delay(now)
@@ -175,7 +174,7 @@ class Dispatcher:
             job.run.in_flight += 1
             lane.in_flight[id(job)] = job
             self._sent += 1
-            lane.pool.submit(job)
+            lane.workers.submit(job)
 
     def _next_job(self, lane: Lane) -> Job | None:
         if lane.again:
@@ -187,33 +186,44 @@ class Dispatcher:
             return None
         run, request = chosen
         run.left = max(run.left - 1, 0 if run.exhausted else 1)
-        self._life.refill(lane, run)
+        if lane.queue.waiting(run) <= run.refill_at:
+            self._life.refill(lane, run)
         return Job(lane, run, request, attempt=1)
 
     # --- what workers and the journal report ----------------------------------------------------------------------
 
     def work(self, job: Job) -> None:
         """Runs on a worker thread."""
-        lane = job.lane
-        ended = ask.ask(lane.adapter, job.request, job.attempt, lane.model.price, self._clock, self._redact)
+        ended = job.lane.asker.ask(job.request, job.attempt)
         self._inbox.put(lambda: self._on_ended(job, ended))
 
-    def _on_ended(self, job: Job, ended: ask.Ended) -> None:
-        if job.abandoned:
-            self._late += 1  # its deadline passed long ago: the request was asked again, or given up
+    def report(self, ended: list[tuple[Job, Ended]]) -> None:
+        """Runs on an engine's thread."""
+
+        def take_in() -> None:
+            for job, what in ended:
+                self._on_ended(job, what)
+
+        self._inbox.put(take_in)
+
+    def _on_ended(self, job: Job, ended: Ended) -> None:
+        if job.abandoned:  # its deadline passed long ago: the request was asked again, or given up
+            if ended.error is None:
+                self._late += 1
+                job.run.late += 1
             return
         lane, run = job.lane, job.run
         del lane.in_flight[id(job)]
         lane.permits.give_back()
         run.in_flight -= 1
         usage = ended.usage
+        lane.on_latency(ended.latency)
         self._budget.settle(usage.prompt_tokens + usage.completion_tokens if usage else 0, ended.cost)
         run.tally.count(ended.error.kind if ended.error else None, usage, ended.cost)
-        if ended.served_model is not None:
-            run.served_models.add(ended.served_model)
+        run.told.add(ended.served_model, ended.system_fingerprint)
         if ended.error is None:
             lane.health.on_answer()
-            self._save(lane, run, ended.line, ended.outcome)
+            self._save(lane, run, ended.line, ended.outcome, job.request)
             return
         now = self._clock.monotonic()
         was_healthy = lane.health.healthy
@@ -223,12 +233,12 @@ class Dispatcher:
         run.last_error = f"{ended.error.kind}: {ended.message}"
         wait = next_wait(ended.error, job.attempt, self._config, self._uniform)
         if wait is None or run.given_up:
-            failure = Failure(ended.error.kind, run.last_error, job.attempt, ended.latency)
+            failure = Failure(job.request.key, ended.error.kind, run.last_error, job.attempt, ended.latency)
             if isinstance(ended.error, Permanent):
                 run.refused_for_good += 1
-            self._save(lane, run, ended.line, "error", (job.request, failure))
+            self._save(lane, run, ended.line, failure, job.request)
         else:
-            self._save(lane, run, ended.line, "retry")
+            self._save(lane, run, ended.line, None, job.request)
             lane.retry_at(now + wait, Job(lane, run, job.request, job.attempt + 1))
         if lane.health.given_up:
             self._life.give_up_lane(lane)
@@ -237,34 +247,38 @@ class Dispatcher:
                 lane, run, f"given up: its first {run.refused_for_good} requests were all refused: {run.last_error}"
             )
 
-    def _save(
-        self, lane: Lane, run: ShardRun, line: bytes, kind: str, failed: tuple[Request, Failure] | None = None
-    ) -> None:
+    def _save(self, lane: Lane, run: ShardRun, line: bytes, end: Outcome | Failure | None, request: Request) -> None:
+        """end: what the request came to; None: it is tried again."""
         run.unsaved += 1
-        self._journal.append(run.target, line, (lane, run, kind, failed))
+        self._journal.append(run.target, line, (lane, run, end, request))
 
-    def _on_committed(self, target: object, tokens: list[Any]) -> None:
+    def _on_committed(self, target: Target, lines: list[tuple[Any, int, int]]) -> None:
         """Runs on the journal's thread."""
-        self._inbox.put(lambda: self._count_committed(tokens))
+        self._inbox.put(lambda: self._count_committed(target, lines))
 
-    def _count_committed(self, tokens: list[Any]) -> None:
+    def _count_committed(self, target: Target, lines: list[tuple[Any, int, int]]) -> None:
+        """All lines of a target are of one shard."""
+        lane: Lane
         run: ShardRun
-        for _, run, kind, failed in tokens:
-            run.unsaved -= 1
-            if kind == "retry":
+        lane, run, _, _ = lines[0][0]
+        run.unsaved -= len(lines)
+        answers = []
+        for (_, _, end, request), offset, length in lines:
+            if end is None:
                 continue
             run.pending -= 1
-            if failed is None:
-                run.outcomes[kind] += 1
-                run.answered += 1
+            if isinstance(end, Failure):
+                run.failures[(request.doc_id, request.idx, request.repeat)] = end
+                run.failed[end.error] += 1
             else:
-                request, failure = failed
-                run.failures[(request.doc_id, request.idx, request.repeat)] = failure
-                run.failed[failure.error] += 1
-        for lane, ended in {(lane, run) for lane, run, _, _ in tokens}:
-            self._life.maybe_finish(lane, ended)
+                run.outcomes[end] += 1
+                run.answered += 1
+                order = order_of(request.doc_id, request.idx, request.repeat)
+                answers.append((order, key64(request.key), offset, length, end))
+        run.index.add(target.path, answers)
+        self._life.maybe_finish(lane, run)
 
-    def _on_journal_failed(self, target: object, error: OSError) -> None:
+    def _on_journal_failed(self, target: Target, error: OSError) -> None:
         """Runs on the journal's thread. Answers that can't be saved are worth nothing: stop paying for more of them."""
         self._inbox.put(lambda: self._stop_fatally(f"the journal can't be written: {error}"))
 
@@ -280,6 +294,7 @@ class Dispatcher:
         self._housekeeping_at = now + self._config.status_interval
         for lane in self.lanes:
             self._abandon_overdue(lane, now)
+            lane.name_stragglers(now)
             for run in lane.runs:
                 if not run.finalising:
                     self._life.publish(run, "running", reason=lane.health.reason)
@@ -290,18 +305,16 @@ class Dispatcher:
 
     def _abandon_overdue(self, lane: Lane, now: float) -> None:
         """An adapter that doesn't keep its own deadline loses the call: its answer, should it come, is dropped."""
-        overdue = [job for job in lane.in_flight.values() if now - job.sent > lane.timeout + GRACE]
-        for job in overdue:
-            lane.pool.abandon(job)
+        sent = iter(lane.in_flight.values())  # the longest in flight first
+        for job in list(takewhile(lambda job: now - job.sent > lane.timeout + GRACE, sent)):
+            lane.workers.abandon(job)
             error = Retryable("timeout", f"no answer {lane.timeout + GRACE:g} s after the call")
-            self._on_ended(
-                job, ask.ended(lane.adapter, job.request, job.attempt, self._clock, now - job.sent, error=error)
-            )
+            self._on_ended(job, lane.asker.failed(job.request, job.attempt, now - job.sent, error))
             job.abandoned = True
 
     def _count(self, now: float) -> dict[str, float]:
         runs = [run for lane in self.lanes for run in lane.runs]
-        oldest = min((job.sent for lane in self.lanes for job in lane.in_flight.values()), default=now)
+        oldest = min((next(iter(lane.in_flight.values())).sent for lane in self.lanes if lane.in_flight), default=now)
         return {
             "pairs_done": self._life.done,
             "pairs_failed": self._life.failed,
@@ -336,10 +349,10 @@ class Dispatcher:
         reason = f"stopped: {self.stop_reason}; start inferd again to go on"
         unfinished = sum(self._life.leave(lane, reason, journal_closed=saved) for lane in self.lanes)
         for lane in self.lanes:
-            lane.pool.end()
+            lane.workers.end()
         patience = self._clock.monotonic() + 1.0
         for lane in self.lanes:
-            if hung := lane.pool.wait(patience - self._clock.monotonic()):
+            if hung := lane.workers.wait(patience - self._clock.monotonic()):
                 self._log.warning("calls were cut off", model=lane.model.abbr, count=hung)
         if not self._life.close(timeout):
             self._log.error("statuses could not be written")

@@ -23,6 +23,7 @@ from shared.journal import Target
 from shared.records import PairState, PlanPair, PlanShard
 
 LOOKAHEAD = 32  # datasets open at once, at most
+BATCH = 512  # requests read in one go, at most
 LOADERS = 4  # threads that open, read and merge shards
 
 
@@ -60,8 +61,9 @@ class Lifecycle:
     def refill(self, lane: Lane, run: ShardRun) -> None:
         if run.exhausted or run.filling or run.given_up:
             return
-        batch = max(16, min(2048, 2 * lane.permits.limit // max(lane.open_runs(), 1)))
-        if lane.queue.waiting(run) > batch // 2:
+        batch = max(16, min(BATCH, 2 * lane.permits.limit // max(lane.open_runs(), 1)))
+        run.refill_at = batch // 2
+        if lane.queue.waiting(run) > run.refill_at:
             return
         run.filling = True
 
@@ -132,23 +134,27 @@ class Lifecycle:
             case Foreign(owner):
                 lane.foreign.append((pair, shard))
                 log.warning("another inferd works on it: waiting", owner=owner)
-            case Opened(claim, feed, answered, tally, damaged, spans):
+            case Opened(claim, feed, index, spans):
                 run = ShardRun(
                     pair=pair,
                     shard=shard,
                     claim=claim,
                     feed=feed,
+                    index=index,
                     target=Target(self._shelf.work, pair.model, shard.stem, claim.token),
-                    tally=tally,
-                    damaged=damaged,
-                    left=max(shard.requests - answered, 1),
+                    tally=index.tally,
+                    told=index.told,
+                    damaged=index.damaged,
+                    duplicates=index.duplicates,
+                    left=max(shard.requests - len(index), 1),
                     started_at=utc(self._clock.time()),
                     earlier=spans,
                 )
+                tally = index.tally
                 self._budget.load(tally.attempts, tally.prompt_tokens + tally.completion_tokens, tally.cost)
                 lane.runs.add(run)
-                if damaged:
-                    log.warning("journal lines could not be read and are asked again", lines=damaged)
+                if index.damaged:
+                    log.warning("journal lines could not be read and are asked again", lines=index.damaged)
                 self.publish(run, "running")
                 self.refill(lane, run)
             case error:
@@ -191,7 +197,9 @@ class Lifecycle:
     def _finalise(self, lane: Lane, run: ShardRun) -> None:
         """Runs on a loader thread."""
         try:
-            digest = shards.write_predictions(self._shelf, run.pair, run.shard, lane.model, run.failures, self._tick)
+            digest = shards.write_predictions(
+                self._shelf, run.pair, run.shard, run.feed.asked, run.index, run.failures, self._tick
+            )
         except OSError as error:
             reason = f"the predictions can't be written: {error}"
             self._post(lambda: self._on_not_merged(run, reason))

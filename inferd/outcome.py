@@ -1,30 +1,66 @@
-"""What an answer counts as. Pure.
+"""What an answer counts as: one table, which the code evaluates and docs/errors.md shows. First match wins. Pure.
 
-    the generation, first match wins                   outcome
-    finish_reason content_filter, or a refusal in it   refused
-    no text but white space                            empty      (0 tokens + length too: the prompt left no room)
-    finish_reason length                               truncated
-    anything else, finish_reason None included         ok
-
-All four are answers: scored, and counted beside the score. What isn't an answer never becomes a Generation.
+All outcomes here are answers: scored, and counted beside the score. What isn't an answer never becomes a Generation. A
+text stays an answer whatever comes beside it, a tool call as well: what was due is there to be scored. Where there is
+no text, a tool call says more than the reasoning that led to it, and reasoning more than nothing.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import NamedTuple
 
-from shared.records import Generation
+from shared.records import Answered, Generation
 
 LENGTH = frozenset({"length", "max_tokens", "model_length"})
 """finish_reason when the limit on tokens ended the answer: OpenAI's word, and those of endpoints that keep their own.
 """
+FILTERED = frozenset({"content_filter", "safety", "prohibited_content", "blocklist"})
+TOOL = frozenset({"tool_calls", "function_call", "tool_use"})
 
 
-def outcome_of(generation: Generation) -> Literal["ok", "truncated", "empty", "refused"]:
+class Rule(NamedTuple):
+    """when: in words. holds: whether it is so, given the generation and its finish_reason in lower case."""
+
+    outcome: Answered
+    when: str
+    holds: Callable[[Generation, str], bool]
+
+
+def _one_of(reasons: frozenset[str]) -> str:
+    return "finish_reason " + ", ".join(f"`{reason}`" for reason in sorted(reasons))
+
+
+def _reasoned(generation: Generation, _: str) -> bool:
+    """Endpoints that keep the reasoning to themselves still tell how many tokens it took."""
+    hidden = generation.usage is not None and generation.usage.reasoning_tokens > 0
+    return hidden or bool(generation.reasoning and generation.reasoning.strip())
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("filtered", _one_of(FILTERED), lambda _, reason: reason in FILTERED),
+    Rule(
+        "refused",
+        "a refusal that the model marked as one (`refusal`, or finish_reason `refusal`)",
+        lambda generation, reason: bool(generation.refusal) or reason == "refusal",
+    ),
+    Rule(
+        "truncated",
+        f"some text, {_one_of(LENGTH)}",
+        lambda generation, reason: reason in LENGTH and bool(generation.text.strip()),
+    ),
+    Rule("ok", "some text", lambda generation, _: bool(generation.text.strip())),
+    Rule(
+        "tool_call",
+        f"no text but a tool call, or {_one_of(TOOL)}",
+        lambda generation, reason: generation.tool_calls or reason in TOOL,
+    ),
+    Rule("reasoning_only", "no text but reasoning, or reasoning tokens; cut off or not", _reasoned),
+    Rule("empty", "nothing, or white space alone", lambda _, __: True),
+)
+
+
+def outcome_of(generation: Generation) -> Answered:
     """The outcome by the table above."""
     reason = (generation.finish_reason or "").lower()
-    if reason == "content_filter" or generation.refusal:
-        return "refused"
-    if not generation.text.strip():
-        return "empty"
-    return "truncated" if reason in LENGTH else "ok"
+    return next(rule.outcome for rule in RULES if rule.holds(generation, reason))

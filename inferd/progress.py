@@ -6,19 +6,21 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
-from inferd.adapters import ModelAdapter
+from inferd.ask import Asker
 from inferd.limiter import Health, Permits
-from inferd.pool import Pool
 from inferd.scheduler import Scheduler
 from inferd.shards import Failure, Feed, Span, Where
 from shared.claims import Claim
 from shared.config import ModelConfig
-from shared.journal import Tally, Target
-from shared.records import InferStatus, PairState, PlanPair, PlanShard
+from shared.journal import AnswerIndex, Tally, Target, Told
+from shared.records import InferStatus, PairState, PlanPair, PlanShard, Straggler
 from shared.requests import Request
 
 SPANS = 100  # of earlier runs that a status tells
+STRAGGLERS = 5  # that a status names
+LONG = 4.0  # times the usual latency after which a request is a straggler
 
 
 @dataclass(eq=False)
@@ -29,6 +31,7 @@ class ShardRun:
     shard: PlanShard
     claim: Claim
     feed: Feed
+    index: AnswerIndex
     target: Target
     tally: Tally
     damaged: int
@@ -38,6 +41,7 @@ class ShardRun:
     pending: int = 0  # requests the feed gave that have no durable end yet
     unsaved: int = 0  # lines on their way to the journal, those of attempts that are tried again included
     filling: bool = False
+    refill_at: int = 0  # so few queued, and it is time to read more
     exhausted: bool = False
     finalising: bool = False
     given_up: str = ""
@@ -49,7 +53,10 @@ class ShardRun:
     refused_for_good: int = 0
     answered: int = 0
     last_error: str = ""
-    served_models: set[str] = field(default_factory=set)
+    told: Told = field(default_factory=Told)
+    late: int = 0
+    duplicates: int = 0
+    stragglers: tuple[Straggler, ...] = ()
 
     @property
     def completed(self) -> int:
@@ -85,7 +92,11 @@ class ShardRun:
             spans=(*self.earlier, (self.started_at, now))[-SPANS:],
             updated_at=now,
             claim=self.claim.token,
-            served_models=tuple(sorted(self.served_models)),
+            served_models=tuple(sorted(self.told.models)),
+            system_fingerprints=tuple(sorted(self.told.fingerprints)),
+            late_answers=self.late,
+            duplicates=self.duplicates + self.late,
+            stragglers=() if ended else self.stragglers,
             journal_damage=self.damaged,
         )
 
@@ -102,25 +113,56 @@ class Job:
     abandoned: bool = False
 
 
+class Workers(Protocol):
+    """What makes a model's calls: a pool of threads, or an engine. Whoever submits a job holds its permit."""
+
+    def submit(self, job: Job) -> None: ...
+    def abandon(self, job: Job) -> None:
+        """Nothing more is expected of this job: it must not keep others from their turn."""
+
+    def end(self) -> None: ...
+    def wait(self, timeout: float) -> int:
+        """After `end`: how many calls hung, or were broken off, after `timeout` seconds."""
+
+
 @dataclass(eq=False)
 class Lane:
-    """A model: its pool of workers under its permits, its queue over all its shards, its retries."""
+    """A model: its workers under its permits, its queue over all its shards, its retries."""
 
     model: ModelConfig
-    adapter: ModelAdapter
+    asker: Asker
     permits: Permits
     health: Health
     timeout: float
-    pool: Pool[Job]
+    workers: Workers
     queue: Scheduler[ShardRun, Request] = field(default_factory=Scheduler)
     again: deque[Job] = field(default_factory=deque)  # retries that are due
     waiting: deque[tuple[PlanPair, PlanShard]] = field(default_factory=deque)  # not opened yet
     foreign: list[tuple[PlanPair, PlanShard]] = field(default_factory=list)  # another inferd has them
     opening: int = 0
+    usual_latency: float = 0.0  # seconds, of late
     runs: set[ShardRun] = field(default_factory=set)
     in_flight: dict[int, Job] = field(default_factory=dict)
     _retries: list[tuple[float, int, Job]] = field(default_factory=list)
     _order: int = 0
+
+    def on_latency(self, seconds: float) -> None:
+        """An exponential mean over about the last hundred attempts."""
+        self.usual_latency += (seconds - self.usual_latency) * (0.01 if self.usual_latency else 1.0)
+
+    def name_stragglers(self, now: float) -> None:
+        """Tell each shard which of its requests in flight take much longer than is usual here, the longest first."""
+        long = max(1.0, LONG * self.usual_latency)
+        found: dict[ShardRun, list[Straggler]] = {run: [] for run in self.runs}
+        for job in self.in_flight.values():  # in the order they were sent
+            if now - job.sent <= long:
+                break
+            named = found.get(job.run)
+            if named is not None and len(named) < STRAGGLERS:
+                request = job.request
+                named.append(Straggler(request.task.task_id, request.repeat, job.attempt, round(now - job.sent, 1)))
+        for run, stragglers in found.items():
+            run.stragglers = tuple(stragglers)
 
     def retry_at(self, due: float, job: Job) -> None:
         self._order += 1

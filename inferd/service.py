@@ -7,6 +7,7 @@ suite; 1 a fatal error.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -22,13 +23,14 @@ import click
 import msgspec
 
 from inferd import local_model, shards
-from inferd.adapters import build_adapter, model_faults
-from inferd.adapters.transport import Redactor
-from inferd.ask import Redact
+from inferd.adapters import build_adapter, is_carried, model_faults
+from inferd.adapters.redact import Redactor
+from inferd.ask import Asker, Redact
 from inferd.dispatcher import Dispatcher
+from inferd.engine import Engine
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
-from inferd.progress import Lane
+from inferd.progress import Job, Lane, Workers
 from inferd.shards import Shelf
 from shared import claims, daemon, log
 from shared.atomic import remove, sweep
@@ -44,6 +46,8 @@ from shared.status import write_record
 from shared.suite import parse_suite
 
 DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = 0, 1, 2, 3, 4
+ENGINE_FROM = 64
+"""Calls in flight from which one thread that drives them all beats a thread for each (docs/benchmarks.md)."""
 LONG_SECRET = 16  # characters from which a secret can't be a word of an answer
 
 
@@ -134,9 +138,10 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
                     sweep(folder)
             _reset_statuses(shelf, budget, clock, tick)
             secret = _Secrets()
-            dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, secret.redact(), beat.tick)
+            dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, beat.tick)
             for model in suite.models:
-                dispatcher.lanes.append(_lane(model, plan, config, secret.lookup, dispatcher.work))
+                dispatcher.lanes.append(_lane(model, plan, config, secret, clock, dispatcher))
+            _collect_rarely()
             beat.set_state("running")
             daemon.notify("READY=1")
             logger.info("running", pairs=len(plan.pairs), requests=sum(pair.requests for pair in plan.pairs))
@@ -256,20 +261,29 @@ def _lane(
     model: ModelConfig,
     plan: Plan,
     config: InferConfig,
-    secret: Callable[[str], str | None],
-    work: Callable[[Any], None],
+    secret: _Secrets,
+    clock: SystemClock,
+    dispatcher: Dispatcher,
 ) -> Lane:
     limit = model.max_workers or config.max_workers or default_max_workers()
-    if limit >= 1024:
-        sys.setswitchinterval(0.1)  # with so many threads the default 5 ms makes them fight over the interpreter
-    threading.stack_size(512 * 1024)
+    adapter = build_adapter(model, infer=config, secret=secret.lookup)
+    asker = Asker(adapter, model.price, clock, secret.redact())
+    name = f"ask-{model.abbr}"
+    workers: Workers
+    if is_carried(adapter) and (model.transport == "engine" or (model.transport == "auto" and limit >= ENGINE_FROM)):
+        workers = Engine[Job](name, limit, adapter, asker, clock, dispatcher.report)
+    else:
+        if limit >= 1024:
+            sys.setswitchinterval(0.1)  # with so many threads the default 5 ms makes them fight over the interpreter
+        threading.stack_size(512 * 1024)
+        workers = Pool(name, limit, dispatcher.work)
     lane = Lane(
         model=model,
-        adapter=build_adapter(model, infer=config, secret=secret),
+        asker=asker,
         permits=Permits(limit),
         health=Health(config.unhealthy_after, config.unhealthy_timeout, config.fail_fast_after),
         timeout=model.attempt_timeout or config.attempt_timeout,
-        pool=Pool(f"ask-{model.abbr}", limit, work),
+        workers=workers,
     )
     lane.waiting.extend((pair, shard) for pair in plan.pairs if pair.model == model.abbr for shard in pair.shards)
     return lane
@@ -302,6 +316,14 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _collect_rarely() -> None:
+    """Attempts are freed by their reference counts; what little goes in circles can wait. A collection looks at
+    everything that is queued and in flight, while all threads stand still.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
 class _Secrets:
     """Hands out secrets to adapters and takes them out of every text that is kept."""
 
@@ -318,4 +340,9 @@ class _Secrets:
         return value
 
     def redact(self) -> Redact:
-        return Redact(message=lambda text: self._message(text), answer=lambda text: self._answer(text))
+        """For a model whose own secrets were all looked up."""
+        has_long = any(len(secret) >= LONG_SECRET for secret in self._known)
+        return Redact(message=lambda text: self._message(text), answer=self._clean if has_long else None)
+
+    def _clean(self, text: str) -> str:
+        return self._answer(text)

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import os
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 
 from shared import atomic, claims, requests
 from shared.config import ModelConfig
 from shared.errors import ErrorClass, WorkDirError
-from shared.journal import AnswerIndex, Found, Tally
+from shared.journal import AnswerIndex, Cursor, key64, order_of, where_of
 from shared.layout import WorkDir
-from shared.plan import read_planned_tasks, tasks_digest
+from shared.plan import read_planned_ids, read_planned_tasks, tasks_digest
 from shared.records import (
-    Attempt,
     InferStatus,
+    Outcome,
     PairState,
     Plan,
     PlanDataset,
@@ -36,6 +38,7 @@ from shared.requests import Request
 from shared.status import read_record
 
 Where = tuple[int, int, int]  # (doc_id, idx, repeat)
+LOOK = 20_000  # requests that a feed looks at in one go: progress is told in between
 Span = tuple[str, str]  # (start, end), as in InferStatus.spans
 
 
@@ -43,6 +46,7 @@ Span = tuple[str, str]  # (start, end), as in InferStatus.spans
 class Failure:
     """Why a request has no answer; what its line in the predictions says."""
 
+    key: str
     error: ErrorClass
     message: str
     attempts: int
@@ -60,11 +64,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Opened:
+    """index: of what earlier runs journalled; its length is an upper bound of what is answered, since rows whose key no
+    longer matches are only found while feeding.
+    """
+
     claim: claims.Claim
     feed: Feed
-    answered: int  # an upper bound: rows whose key no longer matches are only found while feeding
-    tally: Tally
-    damaged: int
+    index: AnswerIndex
     spans: tuple[Span, ...]  # when earlier runs worked on it
 
 
@@ -105,10 +111,26 @@ class Shelf:
     def requests(self, pair: PlanPair, shard: PlanShard, model: ModelConfig) -> Iterator[Request]:
         """Every request of the shard, in (doc_id, idx, repeat) order."""
         identity = requests.identity(model)
-        repeats = self.dataset(pair.dataset).repeats
+        planned = self.dataset(pair.dataset)
         tasks = islice(enumerate(read_planned_tasks(self.work, pair.dataset)), shard.first, shard.first + shard.docs)
         for doc_id, task in tasks:
-            yield from requests.requests_of(task, doc_id, model, identity, repeats)
+            yield from requests.requests_of(
+                task, doc_id, model, identity, planned.repeats, seed_per_repeat=planned.seed_per_repeat
+            )
+
+
+class Asked:
+    """Which requests a shard consists of, in their order: 16 bytes each, so that merging need not render them again."""
+
+    def __init__(self) -> None:
+        self._orders, self._keys = array("Q"), array("Q")
+
+    def add(self, order: int, key: int) -> None:
+        self._orders.append(order)
+        self._keys.append(key)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._orders, self._keys, strict=True)
 
 
 class Feed:
@@ -116,20 +138,30 @@ class Feed:
 
     def __init__(self, stream: Iterator[Request], index: AnswerIndex) -> None:
         self._stream = stream
-        self._cursor = index.cursor()
+        self._cursor: Cursor | None = index.cursor()
+        self.asked = Asked()
 
     def take(self, count: int) -> Batch:
+        """At most `count` requests that are to be sent; passes over at most LOOK requests to find them."""
         wanted: list[Request] = []
         reused: dict[str, int] = {}
-        for request in self._stream:
-            found = self._cursor.find(request.doc_id, request.idx, request.repeat, request.key)
+        cursor = self._cursor
+        if cursor is None:
+            return Batch(wanted, reused, exhausted=True)
+        for request in islice(self._stream, LOOK):
+            order, key = order_of(request.doc_id, request.idx, request.repeat), key64(request.key)
+            self.asked.add(order, key)
+            found = cursor.find_order(order, key)
             if found is None:
                 wanted.append(request)
                 if len(wanted) == count:
                     return Batch(wanted, reused, exhausted=False)
             else:
                 reused[found.outcome] = reused.get(found.outcome, 0) + 1
-        return Batch(wanted, reused, exhausted=True)
+        exhausted = len(wanted) + sum(reused.values()) < LOOK
+        if exhausted:
+            self._cursor = None  # it holds on to the index, which is about to grow
+        return Batch(wanted, reused, exhausted)
 
 
 def open_shard(
@@ -149,9 +181,7 @@ def open_shard(
         index = _index(work, pair, shard, tick)
         old = last_status(work, pair, shard)
         spans = old.spans if old is not None else ()
-        return Opened(
-            claim, Feed(shelf.requests(pair, shard, model), index), len(index), index.tally, index.damaged, spans
-        )
+        return Opened(claim, Feed(shelf.requests(pair, shard, model), index), index, spans)
     except BaseException:
         claim.release()
         raise
@@ -200,42 +230,67 @@ def write_predictions(
     shelf: Shelf,
     pair: PlanPair,
     shard: PlanShard,
-    model: ModelConfig,
+    asked: Asked,
+    index: AnswerIndex,
     failures: Mapping[Where, Failure],
     tick: Callable[[], None],
 ) -> str:
     """Merge the shard's journals into its predictions file; returns its SHA-256.
 
-    Every request of the plan gets exactly one line, by construction. Raises WorkDirError when one has neither an answer
-    in the journals nor a known failure.
+    Every request that was asked gets exactly one line, by construction. index: of all that was journalled. Raises
+    WorkDirError when a request has neither an answer in the journals nor a known failure.
     """
     predictions = shelf.work.predictions(pair.model, shard.stem)
     atomic.sweep(predictions.parent, predictions.name)  # a merge that was killed may have left much
-    index = _index(shelf.work, pair, shard, tick)
+    index.renew()
     cursor = index.cursor()
+    ids = islice(enumerate(read_planned_ids(shelf.work, pair.dataset)), shard.first, shard.first + shard.docs)
     with ExitStack() as stack:
-        files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in index.paths]
-        for fd in files:
-            stack.callback(os.close, fd)
+        files = [(stack.enter_context(_Lines(path)), path == predictions) for path in index.paths]
 
         def lines() -> Iterator[bytes]:
-            for request in shelf.requests(pair, shard, model):
-                found = cursor.find(request.doc_id, request.idx, request.repeat, request.key)
+            doc_id, task_id = -1, ""
+            for order, key in asked:
+                while doc_id < order >> 32:
+                    doc_id, task_id = next(ids)
+                found = cursor.find_order(order, key)
                 if found is not None:
-                    line = os.pread(files[found.file], found.length, found.offset)
-                    earlier = index.paths[found.file] == predictions
-                    prediction = _PREDICTION.decode(line) if earlier else _answered(request, line, found)
-                else:
-                    failure = failures.get((request.doc_id, request.idx, request.repeat))
-                    if failure is None:
-                        raise WorkDirError(
-                            f"doc {request.doc_id} repeat {request.repeat} has no answer in the journal any more"
-                        )
-                    prediction = _failed(request, failure)
-                yield encode_record(prediction) + b"\n"
+                    file, is_merged = files[found.file]
+                    line = file.read(found.offset, found.length)
+                    yield (line if is_merged else encode_record(_answered(task_id, line, key))) + b"\n"
+                    continue
+                where = where_of(order)
+                failure = failures.get(where)
+                if failure is None:
+                    raise WorkDirError(f"doc {where[0]} repeat {where[2]} has no answer in the journal any more")
+                yield encode_record(_failed(task_id, where, failure)) + b"\n"
 
         _, digest = atomic.replace_lines(predictions, lines(), tick=tick)
     return digest
+
+
+class _Lines:
+    """Reads lines of a file by their place; those that follow each other cost one read a megabyte."""
+
+    WINDOW = 1 << 20
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start, self._window = 0, b""
+
+    def __enter__(self) -> _Lines:
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        os.close(self._fd)
+
+    def read(self, offset: int, length: int) -> bytes:
+        first = offset - self._start
+        if first < 0 or first + length > len(self._window):
+            self._start, self._window = offset, os.pread(self._fd, max(length, self.WINDOW), offset)
+            first = 0
+        return self._window[first : first + length]
 
 
 def _index(work: WorkDir, pair: PlanPair, shard: PlanShard, tick: Callable[[], None]) -> AnswerIndex:
@@ -243,34 +298,54 @@ def _index(work: WorkDir, pair: PlanPair, shard: PlanShard, tick: Callable[[], N
     return AnswerIndex(work.journals(pair.model, shard.stem), predictions if predictions.is_file() else None, tick=tick)
 
 
-_ATTEMPT = msgspec.json.Decoder(Attempt)
-_PREDICTION = msgspec.json.Decoder(Prediction)
+class _Answer(msgspec.Struct):
+    """What a prediction takes from a journal line; the generation goes over as it is."""
+
+    key: str
+    doc_id: int
+    attempt: int
+    outcome: Outcome
+    latency: float
+    generation: msgspec.Raw
+    idx: int = 0
+    repeat: int = 0
+    endpoint: str = ""
+    cost: float = 0.0
 
 
-def _answered(request: Request, line: bytes, found: Found) -> Prediction:
-    attempt = _ATTEMPT.decode(line)
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def _answered(task_id: str, line: bytes, key: int) -> Prediction:
+    try:
+        answer = _decode_answer(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer = None
+    if answer is None or key64(answer.key) != key:
+        raise WorkDirError("a journal isn't what was written into it any more: start inferd again")
     return Prediction(
-        task_id=request.task.task_id,
-        key=request.key,
-        doc_id=request.doc_id,
-        idx=request.idx,
-        repeat=request.repeat,
-        outcome=found.outcome,
-        attempts=attempt.attempt,
-        latency=attempt.latency,
-        endpoint=attempt.endpoint,
-        cost=attempt.cost,
-        generation=attempt.generation,
+        task_id=task_id,
+        key=answer.key,
+        doc_id=answer.doc_id,
+        idx=answer.idx,
+        repeat=answer.repeat,
+        outcome=answer.outcome,
+        attempts=answer.attempt,
+        latency=answer.latency,
+        endpoint=answer.endpoint,
+        cost=answer.cost,
+        generation=answer.generation,  # type: ignore[arg-type]  # the same JSON, which the index found sound
     )
 
 
-def _failed(request: Request, failure: Failure) -> Prediction:
+def _failed(task_id: str, where: Where, failure: Failure) -> Prediction:
+    doc_id, idx, repeat = where
     return Prediction(
-        task_id=request.task.task_id,
-        key=request.key,
-        doc_id=request.doc_id,
-        idx=request.idx,
-        repeat=request.repeat,
+        task_id=task_id,
+        key=failure.key,
+        doc_id=doc_id,
+        idx=idx,
+        repeat=repeat,
         outcome="error",
         error=failure.error,
         message=failure.message,

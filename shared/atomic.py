@@ -148,22 +148,22 @@ class AppendFile:
             remove(path)  # so that the same claim can try again
             raise
 
-    def append(self, data: bytes) -> None:
-        """Write and make durable. Raises OSError (ENOSPC, EDQUOT, EIO ...); then nothing of `data` counts as
-        written.
+    def append(self, data: bytes) -> int:
+        """Write and make durable; returns the offset of `data` in the file. Raises OSError (ENOSPC, EDQUOT, EIO ...);
+        then nothing of `data` counts as written.
         """
         try:
-            if self._torn:
-                # The half-written end of an earlier try: cut off, or made a damaged line of its own.
-                data = b"\n" + data if not self._cut() else data
+            torn = self._torn and not self._cut()
             self._torn = True
-            write_all(self._fd, data)
+            # The half-written end of an earlier try that could not be cut off is made a damaged line of its own.
+            write_all(self._fd, b"\n" + data if torn else data)
             os.fdatasync(self._fd)
         except OSError:
             self._cut()
             raise
         self._torn = False
         self._size = os.lseek(self._fd, 0, os.SEEK_END)
+        return self._size - len(data)
 
     def _cut(self) -> bool:
         """Back to the last good length; False when the filesystem refuses that too."""

@@ -59,7 +59,12 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
     `/v1`. model: the name the server knows it by (default: abbr). version: changes when the model behind the name does;
     part of the request_key. api_key_env: the name of the variable that holds the key, never the key. headers: a value
     may hold `${VARIABLE}`. extra_body: merged into the request's JSON body. options: keyword arguments of a user's
-    adapter. price: USD a million tokens.
+    adapter. price: USD a million tokens. transport: how an HTTP endpoint is asked: one connection a worker thread, or
+    one thread that drives all connections; `auto` takes the latter from 64 in flight on. http2: where the server offers
+    it. ca_file: certificates to trust instead of the system's. client_cert, client_key: PEM files by which the server
+    knows us; client_key_password_env: the variable that holds the key's password. low_speed_limit, low_speed_time:
+    bytes a second below which a call is broken off when that lasts so many seconds, the wait for the answer's first
+    byte included (so it suits streams).
     """
 
     abbr: Name
@@ -78,6 +83,14 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     options: dict[str, Any] = {}
     price: Price = Price()
+    transport: Literal["auto", "threads", "engine"] = "auto"
+    http2: bool = True
+    ca_file: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    client_key_password_env: str = ""
+    low_speed_limit: Annotated[int, Meta(ge=0)] = 0
+    low_speed_time: Annotated[float, Meta(ge=1)] = 30.0
 
     @property
     def served_name(self) -> str:
@@ -104,7 +117,8 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     messages: turns whose contents are such templates. target_regex: what to take from the target (its first group, or
     all that matched when it has none; the last match); a target without a match is refused. metric: one name or
     several, the first is the headline. metric, post_process, category, few_shot and generation hold for all tasks that
-    don't tell their own. repeats: samples of each task. limit: only the first so many rows.
+    don't tell their own. repeats: samples of each task. seed_per_repeat: a repeat's seed is seed + repeat; if
+    false, each repeat sends the same one. limit: only the first so many rows.
     """
 
     abbr: Name
@@ -120,6 +134,7 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     post_process: str | UnsetType = UNSET
     category: str = ""
     repeats: Count = 1
+    seed_per_repeat: bool = True
     limit: Count | None = None
     generation: GenerationSettings = GenerationSettings()
 

@@ -9,33 +9,62 @@
         └── WorkDirError     the work_dir is unusable, damaged, or of another version
 
 `Retryable` and `Permanent` end one attempt. They carry an `ErrorClass`, which is what the journal, the status and the
-report count by.
+report count by. `MEANINGS` says of each class whether it is retried and whose fault it is; an error can't be made that
+contradicts it. What leads to which class stands in `inferd.adapters.failures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 ErrorClass = Literal[
-    # retried
-    "rate_limited",  # 429, 503 with Retry-After: the endpoint asks us to slow down
-    "server_error",  # 408, 409, 425, 5xx: the endpoint failed
-    "connection",  # refused, reset, DNS, TLS, closed before or in the middle of the answer
-    "timeout",  # the attempt's wall-clock deadline passed
-    "bad_response",  # status 200 with a body that is no answer: HTML, cut JSON, no choices
-    "incomplete_stream",  # a stream that ended with neither finish_reason nor [DONE]
-    # not retried
-    "bad_request",  # 400, 422 ...: the endpoint will never accept this request
-    "context_length",  # prompt (and answer) don't fit the model's context
-    "auth",  # 401, 403
-    "not_found",  # 404: wrong address or model name
-    "quota",  # a quota is used up: a 429 that no waiting mends
-    "adapter",  # the adapter itself raised: a defect in code, not in the model
+    "rate_limited",
+    "server_error",
+    "connection",
+    "timeout",
+    "bad_response",
+    "incomplete_stream",
+    "bad_request",
+    "context_length",
+    "auth",
+    "not_found",
+    "quota",
+    "adapter",
 ]
 
 ERROR_CLASSES: tuple[str, ...] = ErrorClass.__args__  # type: ignore[attr-defined]  # Literal's own list, kept in one place
+
+Fault = Literal["endpoint", "network", "request", "suite", "account", "adapter"]
+"""Whose fault an error is: the endpoint's; the way to it; what was asked (prompt or settings); what the suite says of
+the endpoint; the account behind the key; the adapter's code. Never the model's: no error is a wrong answer.
+"""
+
+
+class Meaning(NamedTuple):
+    """What an error class stands for. retried: the same request may succeed later. what: in words."""
+
+    retried: bool
+    fault: Fault
+    what: str
+
+
+MEANINGS: dict[str, Meaning] = {
+    "rate_limited": Meaning(True, "endpoint", "the endpoint asks us to slow down"),
+    "server_error": Meaning(True, "endpoint", "the endpoint failed"),
+    "connection": Meaning(True, "network", "no connection, or it broke before the answer was whole"),
+    "timeout": Meaning(True, "endpoint", "the attempt's wall-clock deadline passed"),
+    "bad_response": Meaning(True, "endpoint", "a successful status with a body that is no answer"),
+    "incomplete_stream": Meaning(True, "endpoint", "a stream that ended before its answer did"),
+    "bad_request": Meaning(False, "request", "the endpoint will never accept this request"),
+    "context_length": Meaning(False, "request", "prompt and answer don't fit the model's context"),
+    "auth": Meaning(False, "account", "the key is missing, wrong, or not allowed to"),
+    "not_found": Meaning(False, "suite", "a wrong address or model name"),
+    "quota": Meaning(False, "account", "a quota is used up: no waiting mends it"),
+    "adapter": Meaning(False, "adapter", "the adapter itself raised: a defect in code"),
+}
+"""Every class of `ErrorClass`."""
 
 
 class TandemError(Exception):
@@ -49,13 +78,18 @@ class AttemptError(TandemError):
 
     kind: what the error is counted under. status: the HTTP status, if there was one. retry_after: seconds that the
     endpoint asked us to wait, if it did; 0 where there is no need to wait. The message must not hold secrets:
-    transports redact what they quote.
+    transports redact what they quote. Raises ValueError for a class whose meaning is the other decision.
     """
+
+    retried: ClassVar[bool]
 
     def __init__(
         self, kind: ErrorClass, message: str, *, status: int | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message)
+        meaning = MEANINGS.get(kind)
+        if meaning is not None and meaning.retried != self.retried:
+            raise ValueError(f"{kind} is {'retried: a Retryable' if meaning.retried else 'not retried: a Permanent'}")
         self.kind = kind
         self.message = message
         self.status = status
@@ -65,9 +99,18 @@ class AttemptError(TandemError):
 class Retryable(AttemptError):
     """The same request may succeed later."""
 
+    retried = True
+
 
 class Permanent(AttemptError):
     """The same request would fail in the same way again."""
+
+    retried = False
+
+
+def decision(kind: ErrorClass) -> type[Retryable | Permanent]:
+    """What an attempt ends with that failed so."""
+    return Retryable if MEANINGS[kind].retried else Permanent
 
 
 class Fatal(TandemError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +25,15 @@ from shared.status import MAX_PLAN_BYTES, read_record, write_record
 from shared.suite import dataset_path
 from shared.tasks import no_fault, read_tasks
 
+
+class _Id(msgspec.Struct):
+    task_id: str
+    schema: int = SCHEMA
+
+
 _TASK = msgspec.json.Decoder(TaskSpec)
+_ID = msgspec.json.Decoder(_Id)
+L = TypeVar("L", TaskSpec, _Id)
 
 
 def suite_digest(text: bytes, suite: Suite) -> str:
@@ -67,6 +76,7 @@ def make_plan(
                 abbr=dataset.abbr,
                 docs=counter.docs,
                 repeats=dataset.repeats,
+                seed_per_repeat=dataset.seed_per_repeat,
                 digest=digest,
                 source=str(dataset_path(suite, dataset)),
             )
@@ -115,16 +125,24 @@ def read_plan_if_sound(work: WorkDir) -> Plan | None:
 
 def read_planned_tasks(work: WorkDir, dataset: str) -> Iterator[TaskSpec]:
     """The tasks of a dataset as planned, in doc_id order."""
-    path = work.tasks(dataset)
+    return _read_lines(work.tasks(dataset), _TASK)
+
+
+def read_planned_ids(work: WorkDir, dataset: str) -> Iterator[str]:
+    """Their task_ids alone, which costs a tenth."""
+    return (line.task_id for line in _read_lines(work.tasks(dataset), _ID))
+
+
+def _read_lines(path: Path, decoder: msgspec.json.Decoder[L]) -> Iterator[L]:
     with path.open("rb") as file:
         for number, (_, line) in enumerate(split_lines(file), 1):
             try:
-                task = _TASK.decode(line)
-                if task.schema != SCHEMA:
-                    check_schema(line, f"{path}:{number}")
-                yield task
+                task = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise WorkDirError(f"{path}:{number}: damaged ({error}): submit the suite again") from None
+            if task.schema != SCHEMA:
+                check_schema(line, f"{path}:{number}")
+            yield task
 
 
 def tasks_digest(path: Path) -> str:

@@ -16,10 +16,13 @@ from shared.errors import ErrorClass, WorkDirError
 
 SCHEMA = 1
 
-Outcome = Literal["ok", "truncated", "empty", "refused", "error", "not_run"]
-ANSWERS: frozenset[str] = frozenset({"ok", "truncated", "empty", "refused"})
-"""The outcomes that are answers: scored, and counted beside the score. `error` and `not_run` are missing: never scored.
+Answered = Literal["ok", "truncated", "empty", "reasoning_only", "tool_call", "refused", "filtered"]
+"""The outcomes that are answers: scored, and counted beside the score (inferd/outcome.py says which is which). `error`
+and `not_run` are missing: never scored.
 """
+Outcome = Literal[Answered, "error", "not_run"]
+ANSWER_KINDS: tuple[Answered, ...] = Answered.__args__  # type: ignore[attr-defined]  # Literal's own list, kept in one place
+ANSWERS: frozenset[str] = frozenset(ANSWER_KINDS)
 
 PairState = Literal["pending", "running", "done", "fail"]
 DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
@@ -219,9 +222,9 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PlanDataset(Struct, frozen=True, kw_only=True):
-    """A dataset as planned. digest: SHA-256 of its tasks file.
+    """A dataset as planned. digest: SHA-256 of its tasks file. seed_per_repeat: a repeat's seed is seed + repeat.
 
-    {"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl"}
+    {"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl","seed_per_repeat":true}
     """
 
     abbr: str
@@ -229,6 +232,7 @@ class PlanDataset(Struct, frozen=True, kw_only=True):
     repeats: int
     digest: str
     source: str = ""
+    seed_per_repeat: bool = True
 
 
 class PlanShard(Struct, frozen=True, kw_only=True):
@@ -263,7 +267,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """`plan.json`: everything that will be asked, fixed before the first request.
 
     {"schema":1,"suite_digest":"ef56","created_at":"2026-11-30T12:00:00.000Z",
-    "datasets":[{"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl"}],
+    "datasets":[{"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl","seed_per_repeat":true}],
     "pairs":[{"model":"m","dataset":"gsm8k","docs":100,"instances":100,"requests":100,"digest":"cd34",
     "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}]}
     """
@@ -274,6 +278,18 @@ class Plan(Record, frozen=True, kw_only=True):
     pairs: tuple[PlanPair, ...]
 
 
+class Straggler(Struct, frozen=True):
+    """A request that is long in flight. seconds: since it was sent.
+
+    {"task_id":"add-1","repeat":0,"attempt":1,"seconds":241.5}
+    """
+
+    task_id: str
+    repeat: int
+    attempt: int
+    seconds: float
+
+
 class InferStatus(Record, frozen=True, kw_only=True):
     """`infer_status/<model>/<stem>.json`: a shard's state and progress.
 
@@ -282,13 +298,17 @@ class InferStatus(Record, frozen=True, kw_only=True):
     "in_flight":4,"prompt_tokens":4000,
     "completion_tokens":800,"cost":0.01,"digest":"","reason":"","started_at":"2026-11-30T12:00:00.000Z",
     "finished_at":"","spans":[["2026-11-30T12:00:00.000Z","2026-11-30T12:00:10.000Z"]],"updated_at":"2026-11-30T12:00:10.000Z","claim":"0a1b","served_models":["m-2026-01"],
-    "journal_damage":0}
+    "system_fingerprints":["fp_1"],"late_answers":1,"duplicates":1,
+    "stragglers":[{"task_id":"add-1","repeat":0,"attempt":1,"seconds":241.5}],"journal_damage":0}
 
     total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good.
     outcomes: answers by kind. errors: failed attempts by class, those included whose request was answered later.
     failed: requests that failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256
-    of the predictions once `done`. spans: (start, end) of each run that worked on the shard. served_models: model names
-    the endpoint called itself. journal_damage: unreadable journal lines, asked again.
+    of the predictions once `done`. spans: (start, end) of each run that worked on the shard. served_models,
+    system_fingerprints: what the endpoint called its model, and the build behind it; more than one is drift.
+    late_answers: answers of attempts that had been given up as timed out, dropped. duplicates: answers that were paid
+    for a second time, the late ones included. stragglers: requests long in flight. journal_damage: unreadable journal
+    lines, asked again.
     """
 
     model: str
@@ -315,6 +335,10 @@ class InferStatus(Record, frozen=True, kw_only=True):
     updated_at: str = ""
     claim: str = ""
     served_models: tuple[str, ...] = ()
+    system_fingerprints: tuple[str, ...] = ()
+    late_answers: int = 0
+    duplicates: int = 0
+    stragglers: tuple[Straggler, ...] = ()
     journal_damage: int = 0
 
 

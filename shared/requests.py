@@ -62,8 +62,10 @@ def identity(model: ModelConfig) -> bytes:
     )
 
 
-def render(task: TaskSpec, model: ModelConfig, repeat: int) -> Prompt:
-    """The turns and settings of one repeat. A seed, where one is given, differs by repeat: seed + repeat."""
+def render(task: TaskSpec, model: ModelConfig, repeat: int, *, seed_per_repeat: bool = True) -> Prompt:
+    """The turns and settings of one repeat. A seed, where one is given, differs by repeat (seed + repeat) unless
+    `seed_per_repeat` is false.
+    """
     turns: list[Message] = []
     for example in task.few_shot:
         turns += (Message("user", example.prompt), Message("assistant", example.target))
@@ -74,7 +76,7 @@ def render(task: TaskSpec, model: ModelConfig, repeat: int) -> Prompt:
     else:
         turns.append(Message("user", task.prompt or ""))
     settings = task.generation.over(model.generation)
-    if settings.seed is not UNSET:
+    if settings.seed is not UNSET and seed_per_repeat:
         settings = msgspec.structs.replace(settings, seed=settings.seed + repeat)
     return Prompt(messages=tuple(turns), generation=settings, repeat=repeat)
 
@@ -89,12 +91,18 @@ def request_key(model_identity: bytes, prompt: Prompt, task: TaskSpec | None) ->
 
 
 def requests_of(
-    task: TaskSpec, doc_id: int, model: ModelConfig, model_identity: bytes, repeats: int
+    task: TaskSpec,
+    doc_id: int,
+    model: ModelConfig,
+    model_identity: bytes,
+    repeats: int,
+    *,
+    seed_per_repeat: bool = True,
 ) -> Iterator[Request]:
     """Every request of one task, in (idx, repeat) order."""
     seen = None if model.type in PROMPT_ONLY else task
     for repeat in range(repeats):
-        prompt = render(task, model, repeat)
+        prompt = render(task, model, repeat, seed_per_repeat=seed_per_repeat)
         yield Request(request_key(model_identity, prompt, seen), doc_id, 0, repeat, task, prompt)
 
 
@@ -106,7 +114,9 @@ def instances_of(task: TaskSpec) -> int:
 
 def pair_settings(model: ModelConfig, dataset: DatasetConfig) -> bytes:
     """What of the configuration decides a pair's requests, beside its tasks."""
-    return b"\0".join((identity(model), _ENCODER.encode(model.generation), str(dataset.repeats).encode()))
+    # As usual it adds nothing: pairs that were planned before the key existed stay the same.
+    seeds = b"" if dataset.seed_per_repeat else b" with one seed"
+    return b"\0".join((identity(model), _ENCODER.encode(model.generation), str(dataset.repeats).encode() + seeds))
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")

@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 from inferd.adapters.builtin import BiasedAdapter, NoisyAdapter, RuleAdapter
 from inferd.adapters.openai import OpenAIAdapter, address_problems, header_problems
+from inferd.adapters.transport import Call, Transport
 from inferd.local_model import option_faults
 from shared.config import InferConfig, ModelConfig
 from shared.errors import Problem, UsageError
@@ -41,6 +42,21 @@ class ModelAdapter(Protocol):
 
         Raises shared.errors.Retryable (the same call may succeed later) or Permanent (it won't).
         """
+
+
+class CarriedAdapter(ModelAdapter, Protocol):
+    """An adapter that only builds what is sent and reads what came: a transport carries its calls, on whatever thread,
+    one at a time or a thousand at once.
+    """
+
+    transport: Transport
+
+    def call(self, prompt: Prompt, task: TaskSpec) -> Call:
+        """The call that `generate` would make."""
+
+
+def is_carried(adapter: ModelAdapter) -> TypeGuard[CarriedAdapter]:
+    return isinstance(getattr(adapter, "transport", None), Transport)
 
 
 def build_adapter(model: ModelConfig, *, infer: InferConfig, secret: Callable[[str], str | None]) -> ModelAdapter:

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from inferd.adapters.endpoint_errors import loose, no_answer
-from inferd.adapters.transport import Redactor, Reply
+from inferd.adapters.endpoint_errors import loose, no_answer, told_by
+from inferd.adapters.failures import PROMPT_FILTER
+from inferd.adapters.redact import Redactor
+from inferd.adapters.transport import Reply
 from shared.records import Generation, Usage
 
 
@@ -28,6 +30,7 @@ class Turn(Struct):
     reasoning: Any = None
     refusal: str | None = None
     tool_calls: list[Raw] | None = None
+    function_call: Any = None  # the older form of one
 
 
 class Token(Struct):
@@ -86,6 +89,16 @@ def whole_answer(reply: Reply, redact: Redactor) -> Generation:
     return said.generation(answer, choice.finish_reason, choice.logprobs.content if choice.logprobs else None, None)
 
 
+def filtered_prompt(reply: Reply, redact: Redactor) -> Generation | None:
+    """The answer to a prompt that the endpoint's filter stopped, which comes as a 400; None if it is something else."""
+    if reply.status != 400:
+        return None
+    told = told_by(loose(reply.body))
+    if told is None or told.names.isdisjoint(PROMPT_FILTER):
+        return None
+    return Generation(text="", finish_reason="content_filter", refusal=redact.quote(told.message))
+
+
 class Said:
     """The texts of a turn, gathered from a whole message or from the deltas of a stream."""
 
@@ -113,7 +126,7 @@ class Said:
             self.reasoning.append(thought)
         if turn.refusal:
             self.refusal.append(turn.refusal)
-        if turn.tool_calls:
+        if turn.tool_calls or turn.function_call:
             self.tool_calls = True
 
     def generation(

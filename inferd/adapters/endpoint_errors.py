@@ -1,6 +1,6 @@
 """What an endpoint's refusal means: from a status and whatever its body says to a classed error.
 
-The table stands in `inferd.adapters.openai`; this is how it is read off the many forms that endpoints use.
+The table stands in `inferd.adapters.failures`; this is how it is read off the many forms that endpoints use.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from inferd.adapters.transport import Redactor
+from inferd.adapters.failures import NAMED_STATUS, refusal_class
+from inferd.adapters.redact import Redactor
 from shared.clock import SystemClock
-from shared.errors import AttemptError, ErrorClass, Permanent, Retryable
+from shared.errors import AttemptError, ErrorClass, Permanent, Retryable, decision
 
 
 class Told(NamedTuple):
@@ -27,45 +28,9 @@ class Told(NamedTuple):
     names: frozenset[str]
 
 
-_QUOTA = frozenset(
-    {
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "insufficient_balance",
-        "insufficient_credits",
-    }
-)
-_CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_CONTEXT_WORDS = re.compile(
-    r"context (?:length|window|size)|maximum model length|max_(?:completion_)?tokens must be at least 1, got -\d"
-    r"|(?:prompt|input) is too long|tokens.{0,3} \+ .{0,3}max_new_tokens.{0,3} must be",
-    re.IGNORECASE,
-)
-_STATUS_OF = {
-    **dict.fromkeys(("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "resource_exhausted"), 429),
-    **dict.fromkeys(("overloaded_error", "overloaded"), 529),
-    **dict.fromkeys(("server_error", "internal_error", "internal_server_error", "internalservererror"), 500),
-    **dict.fromkeys(("authentication_error", "invalid_api_key", "permission_error"), 401),
-    **dict.fromkeys(("not_found_error", "notfounderror", "model_not_found"), 404),
-    **dict.fromkeys(("invalid_request_error", "badrequesterror", *_CONTEXT_CODES), 400),
-    **dict.fromkeys(_QUOTA, 429),
-}
-"""Which status an error under 200 would have had, by its code or type in lower case."""
-
-
-def classed(status: int, told: Told, asks_to_wait: bool) -> tuple[type[AttemptError], ErrorClass]:
-    if status == 402 or told.names & _QUOTA:
-        return Permanent, "quota"
-    if told.names & _CONTEXT_CODES or (status in (400, 413, 422) and _CONTEXT_WORDS.search(told.message)):
-        return Permanent, "context_length"
-    if status in (429, 529) or (status == 503 and asks_to_wait):
-        return Retryable, "rate_limited"
-    if status in (408, 409, 425) or status >= 500:
-        return Retryable, "server_error"
-    if status in (401, 403, 407):
-        return Permanent, "auth"
-    return Permanent, "not_found" if status == 404 else "bad_request"
+def classed(status: int, told: Told, asks_to_wait: bool) -> tuple[type[Retryable | Permanent], ErrorClass]:
+    kind = refusal_class(status, told.names, told.message, asks_to_wait=asks_to_wait)
+    return decision(kind), kind
 
 
 def no_answer(body: bytes, redact: Redactor, within: Any = None) -> AttemptError:
@@ -76,11 +41,11 @@ def no_answer(body: bytes, redact: Redactor, within: Any = None) -> AttemptError
         return Retryable("bad_response", f"no answer in it: {shown}" if shown else "an empty body", status=200)
     text = f"status 200 with an error in it: {text_of(told, redact)}"
     named = int(told.code) if re.fullmatch(r"[45]\d\d", told.code) else 0
-    named = named or next((_STATUS_OF[name] for name in (told.code, told.type) if name in _STATUS_OF), 0)
+    named = named or next((NAMED_STATUS[name] for name in (told.code, told.type) if name in NAMED_STATUS), 0)
     if not named:
         return Retryable("bad_response", text, status=200)
-    decision, kind = classed(named, told, asks_to_wait=False)
-    return decision(kind, text, status=200)
+    error, kind = classed(named, told, asks_to_wait=False)
+    return error(kind, text, status=200)
 
 
 def told_by(payload: Any) -> Told | None:

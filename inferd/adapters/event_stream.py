@@ -6,7 +6,8 @@ import time
 
 from inferd.adapters.completion import Answer, Choice, Said, Token, decode, whole_answer
 from inferd.adapters.endpoint_errors import loose, no_answer, told_by
-from inferd.adapters.transport import Redactor, Reply
+from inferd.adapters.redact import Redactor
+from inferd.adapters.transport import Reply
 from shared.errors import Retryable
 from shared.records import Generation
 

@@ -4,17 +4,7 @@ Owns the body that goes out and the meaning of what comes back. Invariant: a cal
 endpoint gave or with a classed error; nothing is invented (no finish_reason, no usage), and no part of an answer
 passes for the whole.
 
-    status                                      becomes
-    2xx, choices in it                          a Generation
-    2xx, an error object in it                  as the status its code or type names; bad_response if they name none
-    2xx, anything else                          Retryable   bad_response
-    a stream without finish_reason and [DONE]   Retryable   incomplete_stream
-    3xx                                         Permanent   not_found: redirects aren't followed
-    429, 529; 503 that asks to wait             Retryable   rate_limited
-    408, 409, 425, other 5xx                    Retryable   server_error
-    402; any with a code of a used-up quota     Permanent   quota
-    400, 413, 422 about the context's length    Permanent   context_length
-    401, 403, 407 / 404 / other 4xx             Permanent   auth / not_found / bad_request
+What is no answer becomes a Retryable or Permanent of the class that `inferd.adapters.failures` names.
 """
 
 from __future__ import annotations
@@ -26,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from inferd.adapters.completion import whole_answer
+from inferd.adapters.completion import filtered_prompt, whole_answer
 from inferd.adapters.endpoint_errors import Told, classed, loose, retry_after, text_of, told_by
 from inferd.adapters.event_stream import EventStream
-from inferd.adapters.transport import Reply, Transport, public_url
+from inferd.adapters.redact import public_url
+from inferd.adapters.transport import Call, Feed, Reply, Settle, Transport
 from shared.addresses import CONTROL, address_fault, header_faults
 from shared.config import ModelConfig
 from shared.errors import AttemptError, Permanent, Retryable, UsageError
@@ -61,20 +52,20 @@ class OpenAIAdapter:
             raise UsageError(f"model {model.abbr}: {'; '.join(problems)}")
         self.model_id = model.abbr
         self.endpoint = public_url(model.base_url)
-        key = _usable(model, model.api_key_env, (secret(model.api_key_env) or "").strip()) if model.api_key_env else ""
+        key = _secret_of(model, model.api_key_env, secret)
         self._keyless = (
             f"no key was sent: the variable {model.api_key_env} is empty" if model.api_key_env else "no key was sent"
         )
         headers, secrets = _headers(model, key, secret)
         if any(line.lower().startswith(b"authorization:") for line in headers):
             self._keyless = ""
-        self._transport = Transport(
+        self.transport = Transport(
             _chat_url(model.base_url),
+            model,
             headers=headers,
             timeout=timeout,
-            connect_timeout=model.connect_timeout,
             secrets=secrets,
-            direct=model.type == "local",
+            password=_secret_of(model, model.client_key_password_env, secret),
         )
         self._model = model.served_name
         self._max_tokens_field = model.max_tokens_field
@@ -83,19 +74,13 @@ class OpenAIAdapter:
         self._stream = bool(self._last.get("stream"))
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
-        """One call. Raises Retryable or Permanent (see the table above)."""
-        body = self.body(prompt)
-        redact = self._transport.redact
-        if self._stream:
-            stream = EventStream(redact)
-            reply = self._streamed(body, stream)
-            if reply.status // 100 == 2:
-                return stream.generation()
-        else:
-            reply = self._transport.post(body)
-            if reply.status // 100 == 2:
-                return whole_answer(reply, redact)
-        raise self._refused(reply, prompt)
+        """One call, on this thread. Raises Retryable or Permanent."""
+        call = self.call(prompt, task)
+        return call.answer(self.transport.exchange(call))
+
+    def call(self, prompt: Prompt, task: TaskSpec) -> Call:
+        """The same call for whoever carries it by other means."""
+        return (_Streamed if self._stream else _Whole)(self, prompt)
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it goes out. What is unset isn't in it; extra_body comes last and wins."""
@@ -111,24 +96,11 @@ class OpenAIAdapter:
             body.update(self._last)
         return _encode(body)
 
-    def _streamed(self, body: bytes, stream: EventStream) -> Reply:
-        try:
-            reply = self._transport.stream(body, stream.feed, stream.settle)
-        except Retryable as error:
-            if error.kind not in ("connection", "timeout"):
-                raise
-            if stream.complete:  # all of it had come before the connection broke
-                return Reply(200, (), b"")
-            if stream.begun and error.kind == "connection":
-                raise Retryable("incomplete_stream", f"the stream broke off: {error.message}", status=200) from None
-            raise
-        stream.end()
-        return reply
-
-    def _refused(self, reply: Reply, prompt: Prompt) -> AttemptError:
+    def refused(self, reply: Reply, prompt: Prompt) -> AttemptError:
+        """The error that an answer of another status than 2xx means."""
         status = reply.status
         headers = reply.headers()
-        redact = self._transport.redact
+        redact = self.transport.redact
         if status // 100 == 3:
             where = redact.quote(public_url(headers.get("location", "?")))
             text = f"HTTP {status}: redirected to {where}, which isn't followed: name the final address as base_url"
@@ -144,6 +116,52 @@ class OpenAIAdapter:
         if status >= 500 and (prompt.generation.logprobs is True or self._last.get("logprobs")):
             text += " (logprobs were requested)"
         return decision(kind, text, status=status, retry_after=retry_after(headers))
+
+
+class _Whole:
+    """A call whose answer comes as one body."""
+
+    feed: Feed | None = None
+    settle: Settle | None = None
+
+    def __init__(self, adapter: OpenAIAdapter, prompt: Prompt) -> None:
+        self.body = adapter.body(prompt)
+        self._adapter = adapter
+        self._prompt = prompt
+
+    def answer(self, came: Reply | Exception) -> Generation:
+        if isinstance(came, Exception):
+            raise came
+        if came.status // 100 == 2:
+            return self._read(came)
+        if (filtered := filtered_prompt(came, self._adapter.transport.redact)) is not None:
+            return filtered
+        raise self._adapter.refused(came, self._prompt)
+
+    def _read(self, reply: Reply) -> Generation:
+        return whole_answer(reply, self._adapter.transport.redact)
+
+
+class _Streamed(_Whole):
+    """A call whose answer comes as events."""
+
+    def __init__(self, adapter: OpenAIAdapter, prompt: Prompt) -> None:
+        super().__init__(adapter, prompt)
+        self._stream = EventStream(adapter.transport.redact)
+        self.feed = self._stream.feed
+        self.settle = self._stream.settle
+
+    def answer(self, came: Reply | Exception) -> Generation:
+        broken = isinstance(came, Retryable) and came.kind in ("connection", "timeout")
+        if broken and self._stream.complete:  # all of it had come before the connection broke
+            return self._stream.generation()
+        if isinstance(came, Retryable) and came.kind == "connection" and self._stream.begun:
+            raise Retryable("incomplete_stream", f"the stream broke off: {came.message}", status=200)
+        return super().answer(came)
+
+    def _read(self, reply: Reply) -> Generation:
+        self._stream.end()
+        return self._stream.generation()
 
 
 # --- the request -----------------------------------------------------------------------------------------------------
@@ -189,6 +207,10 @@ def _headers(model: ModelConfig, key: str, secret: Secret) -> tuple[list[bytes],
             secrets += [value, *(word for word in value.split() if len(word) >= 8)]
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in values.values()]
     return [line.encode() for line in lines], secrets
+
+
+def _secret_of(model: ModelConfig, variable: str, secret: Secret) -> str:
+    return _usable(model, variable, (secret(variable) or "").strip()) if variable else ""
 
 
 def _usable(model: ModelConfig, variable: str, value: str) -> str:

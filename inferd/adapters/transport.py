@@ -1,50 +1,49 @@
-"""HTTP POST by libcurl: one easy handle a thread, kept connections, one wall-clock deadline, no secret in any text.
+"""HTTP POST by libcurl: what a transfer is, and how to make one on the caller's own thread.
 
-    Transport.post(body)          -> Reply        the whole answer
-    Transport.stream(body, feed)  -> Reply        hands on each piece as it comes
+    Call                       what an adapter wants sent, and who takes the answer
+    Transport.exchange(call)   makes the transfer here and now, on this thread's own handle
+    Transport.handle()         one handle more, for whoever drives many at once (`inferd.adapters.multi`)
 
 Invariants. One call sends at most one request: libcurl's own resend after a dead kept connection is refused (the body
-comes from a read function that can't rewind), redirects aren't followed. A handle belongs to its thread and keeps one
-connection, so there are never more sockets than threads and no pool has a limit of its own. A transfer that is broken
-off, by a deadline or by `feed`, closes its connection. What libcurl fails with becomes Retryable of kind connection,
-timeout or bad_response.
+comes from a read function that can't rewind), redirects aren't followed. A thread's handle keeps one connection, so
+there are never more sockets than threads, and no pool has a limit of its own. A transfer that is broken off, by a
+deadline or by `feed`, closes its connection (of HTTP/2 its stream). What libcurl fails with becomes Retryable of kind
+connection, timeout or bad_response.
 
-Proxies and NO_PROXY come from the environment, as libcurl reads them. Certificates are checked, against
-CURL_CA_BUNDLE, else SSL_CERT_FILE, else the system's.
+Proxies and NO_PROXY come from the environment, as libcurl reads them. Certificates are checked: against the model's own
+`ca_file`, else CURL_CA_BUNDLE, else SSL_CERT_FILE, else the system's.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from typing import NamedTuple, Protocol
 
-import msgspec
 import pycurl
 
+from inferd.adapters.redact import Redactor, public_url, url_secrets
+from shared.config import ModelConfig
 from shared.errors import Retryable
+from shared.records import Generation
 
 MAX_BODY = 64 << 20
 """Bytes of an answer, unpacked. No answer of a model is so long; what is longer is a mistake or a decompression bomb.
 """
 
-QUOTED = 300
-"""Characters of an answer that an error text quotes."""
+SETTLE_LOOKS = 1.0
+"""Seconds between two looks at whether a stream that fell silent may be taken as complete."""
 
 _MAX_MILLISECONDS = 2**31 - 1
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SPACE = re.compile(r"[ \t\r\n]+")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 Feed = Callable[[bytes], None]
-"""Takes the next piece of a stream's body; raises to break the transfer off."""
+"""Takes the next piece of a 2xx answer's body; raises to break the transfer off."""
 
 Settle = Callable[[], float | None]
 """After how many seconds without a further byte a stream may be taken as complete; None: not yet."""
@@ -62,107 +61,70 @@ class Reply(NamedTuple):
         return _headers(self.lines)
 
 
-class Redactor:
-    """Takes secrets out of texts, and makes what others wrote fit to be quoted.
+class Call(Protocol):
+    """One attempt's exchange: an adapter makes it, a transport carries it, the adapter reads what came. Used once.
 
-    A secret is found as it is, as JSON writes it and as a URL does. Those under 4 characters are none: to blot them out
-    would only garble the text.
+    body: what is sent. feed: takes the pieces of a 2xx answer as they come, which are then not in the reply; None: the
+    answer is wanted whole. settle: asked about once a second while a fed transfer lasts, since a server may say that it
+    is done and leave the connection open.
     """
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        forms: set[str] = set()
-        for secret in secrets:
-            if len(secret) >= 4:
-                forms |= {
-                    secret,
-                    msgspec.json.encode(secret).decode()[1:-1],
-                    quote(secret, safe=""),
-                    ascii(secret)[1:-1],
-                }
-        longest_first = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
-        self._longest = max(map(len, forms), default=0)
+    body: bytes
+    feed: Feed | None
+    settle: Settle | None
 
-    def __call__(self, text: str) -> str:
-        return self._pattern.sub("[redacted]", text) if self._pattern else text
-
-    def quote(self, text: str | bytes, limit: int = QUOTED) -> str:
-        """The text in one line of at most about `limit` characters: no secrets, no control characters."""
-        room = 65536 + self._longest
-        head = text[:room]
-        told = self(head if isinstance(head, str) else head.decode("utf-8", "replace"))
-        if len(text) > room:
-            told = told[: max(0, len(told) - self._longest)]  # the start of a secret may stand at the cut
-        line = _CONTROL.sub(_escape, _SPACE.sub(" ", told).strip())
-        return line if len(line) <= limit else line[:limit] + "..."
+    def answer(self, came: Reply | Exception) -> Generation:
+        """What the answer means. came: an exception is what broke the transfer off: a Retryable, or what `feed`
+        raised. Raises shared.errors.Retryable or Permanent.
+        """
 
 
 class Transport:
-    """POSTs to one address. Thread-safe: each thread has its own handle and connection.
+    """POSTs to one address, as a model of the suite asks for it. Thread-safe.
 
     url: http or https. headers: lines as they go out, Content-Type included. timeout: seconds for the whole call,
-    whatever comes or doesn't. secrets: what must not appear in any text; the userinfo and query values of `url` are
-    added to them. direct: through no proxy, whatever the environment says (for a server that we run ourselves).
+    whatever comes or doesn't. secrets: what must not appear in any text; the userinfo and query values of `url` and of
+    the environment's proxies are added to them. password: of the client's key.
     """
 
     def __init__(
         self,
         url: str,
+        model: ModelConfig,
         *,
         headers: Sequence[bytes],
         timeout: float,
-        connect_timeout: float,
         secrets: Sequence[str] = (),
-        direct: bool = False,
+        password: str = "",
     ) -> None:
-        self.redact = Redactor([*secrets, *url_secrets(url)])
-        self._address = public_url(url)
+        proxies = filter(None, (os.environ.get(name, "") for name in _PROXY_VARIABLES))
+        hidden = [secret for address in (url, *proxies) for secret in url_secrets(address)]
+        self.redact = Redactor([*secrets, *hidden, *([password] if password else [])])
+        self.address = public_url(url)
+        self.timeout = timeout
+        self.connect_timeout = min(model.connect_timeout, timeout)
+        self.slowness = model.low_speed_limit, model.low_speed_time
         self._url = url
         self._headers = [*headers, b"Expect:"]
-        self._timeout = timeout
-        self._connect_timeout = min(connect_timeout, timeout)
-        self._options = [*_authority(), *([(pycurl.NOPROXY, "*")] if direct else [])]
+        self._options = [*_options(model, url), *([(pycurl.KEYPASSWD, password)] if password else [])]
         self._threads = threading.local()
 
-    def post(self, body: bytes) -> Reply:
-        """Send `body`, wait for the whole answer. Raises Retryable (connection, timeout, bad_response)."""
-        curl, exchange = self._handle()
-        return self._perform(curl, exchange, body)
-
-    def stream(self, body: bytes, feed: Feed, settle: Settle) -> Reply:
-        """Send `body`; `feed` gets the answer's pieces if its status is 2xx, else they are the reply's body.
-
-        settle: asked about once a second while the transfer lasts, since a server may say that it is done and leave the
-        connection open. What `feed` raises is raised from here, with the connection closed. Else raises as `post` does.
-        """
-        curl, exchange = self._handle()
-        exchange.feed, exchange.settle = feed, settle
-        curl.setopt(pycurl.NOPROGRESS, 0)
-        try:
-            return self._perform(curl, exchange, body)
-        finally:
-            exchange.feed = exchange.settle = exchange.raised = None
-            curl.setopt(pycurl.NOPROGRESS, 1)
-
-    def _handle(self) -> tuple[pycurl.Curl, _Exchange]:
-        """This thread's own. It goes, and its connection with it, when the thread ends."""
-        handle: tuple[pycurl.Curl, _Exchange] | None = getattr(self._threads, "handle", None)
+    def exchange(self, call: Call) -> Reply | Exception:
+        """The whole transfer, on this thread's own handle."""
+        handle: Handle | None = getattr(self._threads, "handle", None)
         if handle is None:
-            exchange = _Exchange()
-            handle = self._threads.handle = (self._new_handle(exchange), exchange)
-        return handle
+            handle = self._threads.handle = self.handle()  # it goes, and its connection with it, when the thread ends
+        return handle.perform(call)
 
-    def _new_handle(self, exchange: _Exchange) -> pycurl.Curl:
+    def handle(self) -> Handle:
+        return Handle(self, self._curl())
+
+    def _curl(self) -> pycurl.Curl:
         curl = pycurl.Curl()
-        curl.setopt(pycurl.READFUNCTION, exchange.read)
-        curl.setopt(pycurl.HEADERFUNCTION, exchange.lines.append)
-        curl.setopt(pycurl.WRITEFUNCTION, exchange.write)
-        curl.setopt(pycurl.XFERINFOFUNCTION, exchange.progress)
         curl.setopt(pycurl.URL, self._url)
         curl.setopt(pycurl.POST, 1)
         curl.setopt(pycurl.HTTPHEADER, self._headers)
         curl.setopt(pycurl.USERAGENT, "tandem-eval")
-        curl.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
         curl.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
         curl.setopt(pycurl.FOLLOWLOCATION, 0)
         curl.setopt(pycurl.NOSIGNAL, 1)  # else libcurl's resolver timeouts would raise SIGALRM in a threaded process
@@ -170,51 +132,95 @@ class Transport:
         curl.setopt(pycurl.TCP_KEEPALIVE, 1)
         curl.setopt(pycurl.MAXCONNECTS, 1)
         curl.setopt(pycurl.ENCODING, "gzip, deflate")
-        curl.setopt(pycurl.TIMEOUT_MS, _milliseconds(self._timeout))
-        curl.setopt(pycurl.CONNECTTIMEOUT_MS, _milliseconds(self._connect_timeout))
+        curl.setopt(pycurl.TIMEOUT_MS, _milliseconds(self.timeout))
+        curl.setopt(pycurl.CONNECTTIMEOUT_MS, _milliseconds(self.connect_timeout))
         for option, value in self._options:
             curl.setopt(option, value)  # None unsets it
         return curl
 
-    def _perform(self, curl: pycurl.Curl, exchange: _Exchange, body: bytes) -> Reply:
-        exchange.begin(body)
-        curl.setopt(pycurl.POSTFIELDSIZE, len(body))
+
+class Handle:
+    """A libcurl handle and the one exchange that passes over it at a time.
+
+    `perform` makes the transfer; who drives the handle by other means calls `begin` before and `succeeded` or `failed`
+    after it.
+    """
+
+    def __init__(self, transport: Transport, curl: pycurl.Curl) -> None:
+        self.curl = curl
+        self._transport = transport
+        self._exchange = exchange = _Exchange()
+        curl.setopt(pycurl.READFUNCTION, exchange.read)
+        curl.setopt(pycurl.HEADERFUNCTION, exchange.lines.append)
+        curl.setopt(pycurl.WRITEFUNCTION, exchange.write)
+        curl.setopt(pycurl.XFERINFOFUNCTION, exchange.progress)
+
+    def perform(self, call: Call) -> Reply | Exception:
+        self.begin(call)
+        self.curl.setopt(pycurl.NOPROGRESS, call.settle is None)
         try:
-            curl.perform()
+            self.curl.perform()
         except pycurl.error as error:
             failed = error.args
         else:
-            return exchange.reply(curl.getinfo(pycurl.RESPONSE_CODE))
-        return self._failed(curl, exchange, *failed)  # out here, so that no traceback quotes libcurl's own words
+            return self.succeeded()
+        return self.failed(*failed)  # out here, so that no traceback quotes libcurl's own words
 
-    def _failed(self, curl: pycurl.Curl, exchange: _Exchange, code: int, text: str = "") -> Reply:
+    def begin(self, call: Call) -> None:
+        self._exchange.begin(call)
+        self.curl.setopt(pycurl.POSTFIELDSIZE, len(call.body))
+
+    def settled(self) -> bool:
+        """Whether the stream on this handle may be taken as complete, though its connection is open."""
+        return bool(self._exchange.progress())
+
+    def succeeded(self) -> Reply:
+        return self._exchange.end(self.curl.getinfo(pycurl.RESPONSE_CODE))
+
+    def failed(self, code: int, text: str = "") -> Reply | Exception:
         """What a transfer that failed comes to. Its connection is closed: libcurl keeps none after an error."""
+        exchange, transport = self._exchange, self._transport
+        status = exchange.status or _status(exchange.lines) or None
+        reply = exchange.end(200)
         if exchange.raised is not None:
-            raise exchange.raised
+            return exchange.raised
         if exchange.settled:
-            return exchange.reply(200)
-        status = exchange.status or None
+            return reply
         if exchange.overflow:
-            raise Retryable("bad_response", f"the answer is longer than {MAX_BODY >> 20} MiB: given up", status=status)
+            return Retryable("bad_response", f"the answer is longer than {MAX_BODY >> 20} MiB: given up", status=status)
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            if self._connect_timeout < self._timeout and curl.getinfo(pycurl.TOTAL_TIME) < self._timeout - 0.002:
-                raise Retryable("connection", f"no connection to {self._address} within {self._connect_timeout:g} s")
-            raise Retryable("timeout", f"no whole answer within {self._timeout:g} s", status=status)
+            return self._timed_out(status)
+        quoted = transport.redact.quote(text)
         if code in _GARBLED:
-            raise Retryable("bad_response", f"the answer can't be read: {self.redact.quote(text)}", status=status)
-        if code == pycurl.E_SEND_FAIL_REWIND:
+            return Retryable("bad_response", f"the answer can't be read: {quoted}", status=status)
+        if code in _NOT_SENT:
             # Servers close idle connections when they like: a fresh one is worth asking at once.
             text = "the kept connection was closed without an answer"
-            raise Retryable("connection", f"{self._address}: {text}", status=status, retry_after=0.0)
-        raise Retryable("connection", f"{self._address}: {self.redact.quote(text)} (curl {code})", status=status)
+            return Retryable("connection", f"{transport.address}: {text}", status=status, retry_after=0.0)
+        return Retryable("connection", f"{transport.address}: {quoted} (curl {code})", status=status)
+
+    def _timed_out(self, status: int | None) -> Retryable:
+        transport = self._transport
+        if self.curl.getinfo(pycurl.TOTAL_TIME) >= transport.timeout - 0.002:
+            return Retryable("timeout", f"no whole answer within {transport.timeout:g} s", status=status)
+        if not self.curl.getinfo(pycurl.REQUEST_SIZE):  # nothing went out yet
+            within = f"within {transport.connect_timeout:g} s"
+            return Retryable("connection", f"no connection to {transport.address} {within}")
+        limit, seconds = transport.slowness
+        return Retryable("timeout", f"slower than {limit} bytes a second for {seconds:g} s", status=status)
 
 
 _GARBLED = frozenset({pycurl.E_BAD_CONTENT_ENCODING, pycurl.E_WRITE_ERROR, pycurl.E_FTP_WEIRD_SERVER_REPLY, 100})
 """Unpacking failed; what answered doesn't speak HTTP; its headers are too large (100)."""
 
+_NOT_SENT = frozenset({pycurl.E_SEND_FAIL_REWIND})
+"""libcurl would have sent the request again by itself: the server closed the connection, or refused the stream,
+without touching it.
+"""
+
 
 class _Exchange:
-    """The request and the answer that pass over a thread's handle. Its methods are libcurl's callbacks.
+    """The request and the answer that pass over a handle. Its methods are libcurl's callbacks.
 
     A callback must not raise (pycurl would print a traceback and go on): what goes wrong is kept and ends the
     transfer. It doesn't know its handle: a circle of the two would keep a dead thread's connection open until the
@@ -223,14 +229,17 @@ class _Exchange:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.rest = b""
         self.feed: Feed | None = None
         self.settle: Settle | None = None
-        self.begin(b"")
 
-    def begin(self, body: bytes) -> None:
-        self.rest = body
+    def begin(self, call: Call) -> None:
+        self.rest = call.body
+        self.feed = call.feed
+        self.settle = call.settle
         self.lines.clear()
-        self.pieces: list[bytes] = []
+        self.pieces.clear()
         self.size = 0
         self.status = 0
         self.last_byte = 0.0
@@ -238,8 +247,13 @@ class _Exchange:
         self.settled = False
         self.raised: Exception | None = None
 
-    def reply(self, status: int) -> Reply:
-        return Reply(status, tuple(self.lines), b"".join(self.pieces))
+    def end(self, status: int) -> Reply:
+        """The reply; lets go of the call, whose handle may rest for long."""
+        self.feed = self.settle = None
+        pieces = self.pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return Reply(status, tuple(self.lines), body)
 
     def read(self, room: int) -> bytes:
         rest = self.rest
@@ -276,29 +290,28 @@ class _Exchange:
         return int(self.settled)
 
 
-def public_url(url: str) -> str:
-    """The address as it may be shown: without userinfo, query and fragment."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "an address that can't be read"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+def _options(model: ModelConfig, url: str) -> list[tuple[int, str | int | None]]:
+    """What the model's own table says of its transport."""
+    offered = model.http2 and url.startswith("https:")  # as ALPN; without TLS nothing can be offered
+    options: list[tuple[int, str | int | None]] = [
+        (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS if offered else pycurl.CURL_HTTP_VERSION_1_1),
+        # A connection on its way may turn out to carry many streams: then that is better than one each.
+        (pycurl.PIPEWAIT, int(offered)),
+    ]
+    options += [(pycurl.CAPATH, None), (pycurl.CAINFO, model.ca_file)] if model.ca_file else _authority()
+    if model.client_cert:
+        options += [(pycurl.SSLCERT, model.client_cert), (pycurl.SSLKEY, model.client_key or model.client_cert)]
+    if model.low_speed_limit and model.low_speed_time:
+        options += [
+            (pycurl.LOW_SPEED_LIMIT, model.low_speed_limit),
+            (pycurl.LOW_SPEED_TIME, max(1, round(model.low_speed_time))),
+        ]
+    if model.type == "local":
+        options.append((pycurl.NOPROXY, "*"))  # a server of our own, whatever the environment says
+    return options
 
 
-def url_secrets(url: str) -> list[str]:
-    """What a URL may hold that is nobody else's business: user and password in every form they go out in, query
-    values.
-    """
-    parts = urlsplit(url)
-    found = [value for pair in parts.query.split("&") if len(value := pair.partition("=")[2]) >= 8]
-    info = parts.netloc.rpartition("@")[0]
-    if info:
-        plain = unquote(info)
-        found += [info, info.partition(":")[2], b64encode(plain.encode()).decode()]
-    return [form for value in found for form in (value, unquote(value)) if form]
-
-
-def _authority() -> list[tuple[int, str | None]]:
+def _authority() -> list[tuple[int, str | int | None]]:
     """Where libcurl shall find the certificates it trusts; its own idea of that is the build machine's.
 
     Where nobody names a file, a folder with names by hash comes first: of that only what is needed is read, while a
@@ -337,7 +350,3 @@ def _status(lines: Sequence[bytes]) -> int:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, min(round(seconds * 1000), _MAX_MILLISECONDS))  # 0 would mean: no limit
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}"

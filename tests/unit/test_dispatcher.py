@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferd import dispatcher as module
+from inferd.ask import Asker, Redact
 from inferd.dispatcher import Dispatcher, Ending
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
@@ -144,11 +145,11 @@ class Bench:
         for model, adapter in zip(self.models, adapters, strict=True):
             lane = Lane(
                 model=model,
-                adapter=adapter,
+                asker=Asker(adapter, model.price, clock, Redact()),
                 permits=Permits(workers),
                 health=Health(config.unhealthy_after, config.unhealthy_timeout, config.fail_fast_after),
                 timeout=timeout,
-                pool=Pool(f"ask-{model.abbr}", workers, made.work),
+                workers=Pool(f"ask-{model.abbr}", workers, made.work),
             )
             lane.waiting.extend(
                 (pair, shard) for pair in plan.pairs if pair.model == model.abbr for shard in pair.shards
@@ -437,7 +438,7 @@ def test_the_budget_is_met_and_can_be_raised() -> None:
 def test_a_disk_that_refuses_stops_the_paying(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Answers that can't be kept are worth nothing: it drains, says so, and the next run asks again."""
 
-    def refusing(self: AppendFile, data: bytes) -> None:
+    def refusing(self: AppendFile, data: bytes) -> int:
         raise OSError(code, os.strerror(code))
 
     config = msgspec.structs.replace(CONFIG, drain_timeout=0.1)

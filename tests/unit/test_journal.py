@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from shared import journal
 from shared.atomic import AppendFile
 from shared.errors import WorkDirError
-from shared.journal import AnswerIndex, JournalWriter, Target, split_lines
+from shared.journal import MAX_NAMES, AnswerIndex, JournalWriter, Target, key64, order_of, split_lines
 from shared.layout import WorkDir
-from shared.records import ANSWERS, Attempt, Generation, Outcome, Prediction, Usage, encode_record
+from shared.records import ANSWER_KINDS, ANSWERS, Attempt, Generation, Outcome, Prediction, Usage, encode_record
 
 CLAIM = "0123456789abcdef" * 2
 texts = st.text(st.characters(codec="utf-8")) | st.text(st.sampled_from('a\n\r\u2028\u2029\x85\x00\\"é😀'), max_size=20)
@@ -50,7 +50,18 @@ def attempt_of(doc_id: int = 0, *, text: str = "x", outcome: Outcome = "ok", key
     )
 
 
-outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["ok", "ok", "truncated", "empty", "refused", "error"])
+def prediction_of(attempt: Attempt) -> Prediction:
+    return Prediction(
+        task_id="t",
+        key=attempt.key,
+        doc_id=attempt.doc_id,
+        outcome=attempt.outcome,
+        attempts=attempt.attempt,
+        generation=attempt.generation,
+    )
+
+
+outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["ok", *ANSWER_KINDS, "error"])
 attempts = st.builds(
     attempt_of,
     st.integers(0, 2**32 - 1),
@@ -74,7 +85,9 @@ def writer(interval: float = 0.001) -> Iterator[tuple[JournalWriter, list[Commit
     told: list[Committed] = []
     failed: list[OSError] = []
     made = JournalWriter(
-        lambda target, tokens: told.append(Committed(target, tokens)), lambda _, error: failed.append(error), interval
+        lambda target, lines: told.append(Committed(target, [token for token, _, _ in lines])),
+        lambda _, error: failed.append(error),
+        interval,
     )
     try:
         yield made, told, failed
@@ -378,14 +391,15 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
 
 
 def test_committed_is_told_after_the_bytes_are_there(tmp_path: Path) -> None:
-    """#5: whoever hears of a token finds its line in the file."""
+    """#5: whoever hears of a token finds its line in the file, at the place that is told."""
     work = WorkDir(tmp_path)
     target = Target(work, "m", "d", CLAIM)
     seen: list[bool] = []
 
-    def committed(_: object, tokens: list[object]) -> None:
-        content = work.journal("m", "d", CLAIM).read_bytes().split(b"\n")[:-1]
-        seen.extend(str(token).encode() in content for token in tokens)
+    def committed(_: object, lines: list[tuple[object, int, int]]) -> None:
+        content = work.journal("m", "d", CLAIM).read_bytes()
+        for token, offset, length in lines:
+            seen.append(content[offset : offset + length + 1] == str(token).encode() + b"\n")
 
     made = JournalWriter(committed, lambda *_: None, 0.0005)
     for number in range(500):
@@ -393,6 +407,70 @@ def test_committed_is_told_after_the_bytes_are_there(tmp_path: Path) -> None:
     assert made.stop(10.0)
     assert seen == [True] * 500
     target.close()
+
+
+def test_what_is_added_is_found_as_if_read_again(tmp_path: Path) -> None:
+    """An index that is told of what was appended equals one that reads the journals anew; the first answer wins."""
+    work = WorkDir(tmp_path)
+    old = work.journal("m", "d", "0a")
+    write_old = [attempt_of(doc_id, text="old") for doc_id in (3, 1)]
+    old.parent.mkdir(parents=True)
+    write(old, [encode_record(row) for row in write_old])
+    index = AnswerIndex([old])
+    assert [row.doc_id for row in write_old if index.cursor().find(row.doc_id, 0, 0, row.key)] == [3, 1]
+    new = [attempt_of(doc_id, text="new") for doc_id in (2, 3, 0)]
+    told: list[tuple[int, int, int, int, str]] = []
+
+    def committed(_: object, lines: list[tuple[Any, int, int]]) -> None:
+        told.extend(
+            (order_of(row.doc_id, 0, 0), key64(row.key), offset, length, row.outcome) for row, offset, length in lines
+        )
+
+    target = Target(work, "m", "d", "ff")
+    made = JournalWriter(committed, lambda *_: None, 0.0005)
+    for row in new:
+        made.append(target, encode_record(row), row)
+    assert made.stop(10.0)
+    target.close()
+    index.add(target.path, told)
+    assert len(index) == 2
+    index.renew()
+    read_again = AnswerIndex([old, target.path])
+    assert len(index) == len(read_again) == 5
+    rows = [(row.doc_id, 0, 0, row.key) for row in map(attempt_of, range(4))]
+    cursor, other = index.cursor(), read_again.cursor()
+    found = [cursor.find(*row) for row in rows]
+    assert found == [other.find(*row) for row in rows]
+    assert index.paths == read_again.paths
+    assert [place.file for place in found if place] == [1, 0, 1, 0]
+
+
+def test_answers_paid_for_twice_are_counted(tmp_path: Path) -> None:
+    """The same request answered in two journals counts once more for each further answer; another key doesn't, nor does
+    the predictions file that repeats them.
+    """
+    first = write(tmp_path / "a", [encode_record(attempt_of(doc_id)) for doc_id in (0, 1, 2)])
+    again = [attempt_of(1, text="again"), attempt_of(1, text="and again"), attempt_of(2, key="e" * 64)]
+    second = write(tmp_path / "b", [encode_record(row) for row in again])
+    merged = write(tmp_path / "p", [encode_record(prediction_of(attempt_of(doc_id))) for doc_id in (0, 1, 2)])
+    assert AnswerIndex([first, second], merged).duplicates == 2
+    assert AnswerIndex([first], merged).duplicates == 0
+    assert AnswerIndex([], merged).duplicates == 0
+
+
+def test_what_the_endpoint_called_itself_is_kept(tmp_path: Path) -> None:
+    """Served names and fingerprints of all answers, in bounded number."""
+    rows = [
+        msgspec.structs.replace(
+            attempt_of(n),
+            generation=Generation(text="x", served_model="a" if n < 50 else f"new-{n}", system_fingerprint="fp"),
+        )
+        for n in range(200)
+    ]
+    told = AnswerIndex([write(tmp_path / "a", [encode_record(row) for row in rows])]).told
+    assert told.fingerprints == {"fp"}
+    assert "a" in told.models
+    assert len(told.models) == MAX_NAMES
 
 
 def test_many_threads_append(tmp_path: Path) -> None:
@@ -434,9 +512,9 @@ def test_lines_are_gathered_into_few_syncs(tmp_path: Path, monkeypatch: pytest.M
     calls: list[int] = []
     real = AppendFile.append
 
-    def counted(self: AppendFile, data: bytes) -> None:
+    def counted(self: AppendFile, data: bytes) -> int:
         calls.append(data.count(b"\n"))
-        real(self, data)
+        return real(self, data)
 
     monkeypatch.setattr(AppendFile, "append", counted)
     target = Target(WorkDir(tmp_path), "m", "d", CLAIM)
@@ -462,13 +540,13 @@ def test_a_disk_that_refuses_loses_and_doubles_nothing(
     tried = threading.Semaphore(0)
     real = AppendFile.append
 
-    def refusing(self: AppendFile, data: bytes) -> None:
+    def refusing(self: AppendFile, data: bytes) -> int:
         if "bad" in self.path.name and left[0]:
             left[0] -= 1
             made.append(bad, f"meanwhile {left[0]}".encode(), ("meanwhile", left[0]))  # while the write fails
             tried.release()
             raise OSError(code, os.strerror(code))
-        real(self, data)
+        return real(self, data)
 
     monkeypatch.setattr(AppendFile, "append", refusing)
     with writer() as (made, told, failed):
@@ -498,10 +576,10 @@ def test_stop_saves_what_came_in_during_a_commit(tmp_path: Path, monkeypatch: py
     release, busy = threading.Event(), threading.Event()
     real = AppendFile.append
 
-    def slow(self: AppendFile, data: bytes) -> None:
+    def slow(self: AppendFile, data: bytes) -> int:
         busy.set()
         release.wait(30)
-        real(self, data)
+        return real(self, data)
 
     monkeypatch.setattr(AppendFile, "append", slow)
     target = Target(WorkDir(tmp_path), "m", "d", CLAIM)
@@ -520,7 +598,7 @@ def test_stop_tells_what_could_not_be_saved(tmp_path: Path, monkeypatch: pytest.
     """One more try, then the number of lines that are lost when the process goes."""
     tries: list[int] = []
 
-    def refusing(self: AppendFile, data: bytes) -> None:
+    def refusing(self: AppendFile, data: bytes) -> int:
         tries.append(data.count(b"\n"))
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -542,9 +620,10 @@ def test_a_disk_that_hangs_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch
     release = threading.Event()
     hangs = threading.Event()
 
-    def hanging(self: AppendFile, data: bytes) -> None:
+    def hanging(self: AppendFile, data: bytes) -> int:
         hangs.set()
         release.wait(30)
+        return 0
 
     monkeypatch.setattr(AppendFile, "append", hanging)
     target = Target(WorkDir(tmp_path), "m", "d", CLAIM)
