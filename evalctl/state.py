@@ -9,12 +9,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from evald.results import PairResult, Served
+from evald.summary import RESULT_LIMIT
 from shared import claims
 from shared.clock import utc
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 from shared.plan import read_plan
-from shared.records import EvalStatus, Heartbeat, InferStatus, PairState, PlanPair, Record
+from shared.records import EvalStatus, Heartbeat, InferStatus, PairState, PlanPair, Record, Straggler
 from shared.status import read_record
 
 
@@ -32,7 +34,8 @@ class DaemonView(Struct, frozen=True, kw_only=True):
 
 class PairView(Struct, frozen=True, kw_only=True):
     """A pair's inference and scoring. rate: answers a second of this run; eta_seconds: at that rate. completed:
-    answered, or failed for good.
+    answered, or failed for good. served_models, system_fingerprints: answers by name, 0 where how many isn't known
+    before the pair is scored. stragglers: requests long in flight.
     """
 
     model: str
@@ -51,6 +54,11 @@ class PairView(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cost: float
+    late_answers: int
+    duplicates: int
+    served_models: Served
+    system_fingerprints: Served
+    stragglers: tuple[Straggler, ...]
     rate: float | None
     eta_seconds: float | None
     reason: str
@@ -72,6 +80,8 @@ class State(Record, frozen=True, kw_only=True):
     answered: int
     attempts: int
     errors: dict[str, int]
+    late_answers: int
+    duplicates: int
     rate: float | None
     eta_seconds: float | None
     cost: float
@@ -103,6 +113,8 @@ def read_state(work: WorkDir, now: float) -> State:
         answered=sum(pair.answered for pair in pairs),
         attempts=sum(pair.attempts for pair in pairs),
         errors=_merged(pair.errors for pair in pairs),
+        late_answers=sum(pair.late_answers for pair in pairs),
+        duplicates=sum(pair.duplicates for pair in pairs),
         rate=rate,
         eta_seconds=left / rate if rate else None,
         cost=sum(pair.cost for pair in pairs),
@@ -190,6 +202,7 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
     rate = sum(rates) if rates else None
     infer = _worst(states)
     reasons = damage + [status.reason for status in known if status.reason]
+    models, fingerprints = _served(work, pair, known)
     return PairView(
         model=pair.model,
         dataset=pair.dataset,
@@ -207,10 +220,33 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
         prompt_tokens=sum(status.prompt_tokens for status in known),
         completion_tokens=sum(status.completion_tokens for status in known),
         cost=sum(status.cost for status in known),
+        late_answers=sum(status.late_answers for status in known),
+        duplicates=sum(status.duplicates for status in known),
+        served_models=models,
+        system_fingerprints=fingerprints,
+        stragglers=tuple(one for status in known for one in status.stragglers) if alive else (),
         rate=rate,
         eta_seconds=(pair.requests - completed) / rate if rate and infer == "running" else None,
         reason="; ".join(reasons) or (scored.reason if scored is not None else ""),
     )
+
+
+def _served(work: WorkDir, pair: PlanPair, known: list[InferStatus]) -> tuple[Served, Served]:
+    """Who answered: as counted when the pair was scored, if that is of the predictions that stand; else the names."""
+    named = (
+        Served(names={name: 0 for status in known for name in status.served_models if name}),
+        Served(names={name: 0 for status in known for name in status.system_fingerprints if name}),
+    )
+    if not any(served.changed for served in named):
+        return named  # the common case: what was scored isn't read at each look
+    try:
+        result = read_record(work.result(pair.model, pair.dataset), PairResult, RESULT_LIMIT)
+    except (WorkDirError, OSError):
+        return named
+    standing = (pair.digest, tuple(status.digest for status in known))
+    if result is None or (result.plan_digest, result.predictions_digest) != standing:
+        return named
+    return result.served_models, result.system_fingerprints
 
 
 def _worst(states: set[PairState]) -> PairState:

@@ -10,9 +10,11 @@ from rich.text import Text
 
 from evalctl.state import DaemonView, PairView, State
 from evald.leaderboard import Report
-from evald.report import board
+from evald.report import board, numbers
+from shared.records import Straggler
 
 COLUMNS = 6  # datasets that stand beside the models; more get a table of their own
+STRAGGLERS = 3
 SHOWN = 20  # notes and errors below a table; all of them stand in the JSON
 STYLES = {
     "done": "green",
@@ -69,15 +71,39 @@ def progress_line(state: State) -> str:
     if state.rate is not None:
         parts.append(f"{state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}")
     if state.errors:
-        parts.append(f"failed attempts: {_counts(state.errors)}")
-    return ", ".join(parts)
+        parts.append(f"failed attempts: {numbers.errors(state.errors)}")
+    parts.append(numbers.wasted(state.late_answers, state.duplicates))
+    return ", ".join(filter(None, parts))
 
 
 def _note(pair: PairView) -> Text | None:
-    attempts = f"failed attempts: {_counts(pair.errors)}" if pair.errors else ""
-    failed = f"failed for good: {_counts(pair.failed)}" if pair.failed and pair.infer != "fail" else ""
-    said = "; ".join(filter(None, (attempts, failed, pair.reason)))
+    odd = {outcome: count for outcome, count in pair.outcomes.items() if outcome != "ok"}
+    said = "; ".join(
+        filter(
+            None,
+            (
+                f"answers: {_counts(odd)}" if odd else "",
+                f"failed attempts: {numbers.errors(pair.errors)}" if pair.errors else "",
+                f"failed for good: {numbers.errors(pair.failed)}" if pair.failed and pair.infer != "fail" else "",
+                numbers.wasted(pair.late_answers, pair.duplicates),
+                numbers.drift(pair.served_models, pair.system_fingerprints),
+                _stragglers(pair.stragglers),
+                pair.reason,
+            ),
+        )
+    )
     return Text(clean(f"{pair.model} x {pair.dataset}: {said}"), STYLES.get(pair.infer, "")) if said else None
+
+
+def _stragglers(stragglers: Sequence[Straggler]) -> str:
+    """The requests that are longest in flight, by name."""
+    oldest = sorted(stragglers, key=lambda one: -one.seconds)
+    named = [
+        f"{one.task_id}{f' repeat {one.repeat}' if one.repeat else ''} ({one.seconds:.0f} s, attempt {one.attempt})"
+        for one in oldest[:STRAGGLERS]
+    ]
+    more = [f"{len(oldest) - STRAGGLERS} more"] if len(oldest) > STRAGGLERS else []
+    return f"long in flight: {', '.join(named + more)}" if named else ""
 
 
 def leaderboard_table(report: Report) -> RenderableType:
@@ -86,8 +112,9 @@ def leaderboard_table(report: Report) -> RenderableType:
     if wide:
         heads = ["dataset", *(standing.model for standing in report.leaderboard)]
         parts += [Text(""), _table(heads, board.by_dataset(report))]
-    lines = [Text(clean(board.counts(report)))]
+    lines = [Text(clean(text)) for text in (board.counts(report), board.failures(report)) if text]
     lines += [Text(clean(note), "yellow") for note in board.notes(report) if note.startswith("*")]
+    lines += [Text(clean(note), "yellow") for note in list(board.drift(report))[:SHOWN]]
     faults = [Text(clean(f"{e.model} x {e.dataset}: {e.reason}"), "red") for e in report.errors if e.stage == "task"]
     lines += faults[:SHOWN]
     if len(faults) > SHOWN:

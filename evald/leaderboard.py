@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from evald.calibration import Calibration, CalibrationBuffer
-from evald.results import PairResult
+from evald.results import PairResult, Served
 from evald.stats import (
     Difference,
     Estimate,
@@ -32,7 +32,11 @@ Pair = tuple[str, str]  # (model, dataset)
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A model's standing on one dataset. state `scored` has the numbers; any other has the reason why it hasn't."""
+    """A model's standing on one dataset. state `scored` has the numbers; any other has the reason why it hasn't.
+
+    outcomes: requests by how they ended. served_changed: the served model or the fingerprint changed within the pair;
+    served_models and system_fingerprints say between which.
+    """
 
     state: Literal["scored", "missing"]
     reason: str = ""
@@ -44,6 +48,10 @@ class Cell(Struct, frozen=True, kw_only=True):
     n: int = 0
     n_docs: int = 0
     coverage: float = 0.0
+    outcomes: dict[str, int] = {}
+    served_changed: bool = False
+    served_models: Served = Served()
+    system_fingerprints: Served = Served()
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -97,8 +105,9 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 class Counts(Struct, frozen=True, kw_only=True):
     """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
-    answered: requests with an answer; attempts: calls made. wall_seconds: how long inference was at work, in all its
-    runs, by inferd's clock.
+    answered: requests with an answer; attempts: calls made. errors: attempts that failed, by class. late_answers,
+    duplicates: paid for and of no use. wall_seconds: how long inference was at work, in all its runs, by inferd's
+    clock.
     """
 
     models: int
@@ -115,6 +124,8 @@ class Counts(Struct, frozen=True, kw_only=True):
     coverage: float
     outcomes: dict[str, int]
     errors: dict[str, int]
+    late_answers: int
+    duplicates: int
     prompt_tokens: int
     completion_tokens: int
     cost: float
@@ -233,6 +244,10 @@ def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
         n=result.n_scored,
         n_docs=result.n_docs,
         coverage=result.coverage,
+        outcomes=result.outcomes,
+        served_changed=result.served_models.changed or result.system_fingerprints.changed,
+        served_models=result.served_models,
+        system_fingerprints=result.system_fingerprints,
     )
 
 
@@ -289,6 +304,8 @@ def _counts(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results:
         coverage=docs_scored / docs if docs else 0.0,
         outcomes=dict(sorted(outcomes.items())),
         errors=dict(sorted(errors.items())),
+        late_answers=sum(status.late_answers for status in known),
+        duplicates=sum(status.duplicates for status in known),
         prompt_tokens=sum(status.prompt_tokens for status in known),
         completion_tokens=sum(status.completion_tokens for status in known),
         cost=sum(status.cost for status in known),

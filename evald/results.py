@@ -57,12 +57,33 @@ class CategoryResult(Struct, frozen=True):
     mean: float | None
 
 
+class Served(Struct, frozen=True, kw_only=True):
+    """What the endpoint called its model, or the build behind it, over the answers of a pair.
+
+    {"names":{"m-2026-01":60,"m-2026-02":38},"others":0,"untold":1}
+
+    names: answers by name, the most first; of the first 16 names that came, cut to 100 characters. others: answers
+    under further names. untold: answers that named none.
+    """
+
+    names: dict[str, int] = {}
+    others: int = 0
+    untold: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """More than one name: what answered changed within the pair."""
+        return len(self.names) + (self.others > 0) > 1
+
+
 class PairResult(Record, frozen=True, kw_only=True):
     """`results/<model>/<dataset>.json`.
 
     {"schema":1,"model":"m","dataset":"gsm8k","metric":"exact_match","n_docs":100,"n_scored":99,"n_missing":1,
     "n_score_errors":0,"mean":0.42,"stderr":0.0498,"interval":{"low":0.33,"high":0.52},"bounds":{"low":0.42,"high":0.43},
     "coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
+    "served_models":{"names":{"m-2026-01":99},"others":0,"untold":0},
+    "system_fingerprints":{"names":{"fp_1":99},"others":0,"untold":0},
     "unextracted":2,"repeats":1,"metrics":[],"categories":[],"score_errors":[],
     "calibration":{"n":[99],"confidence":[90.0],"correct":[42],"squared_error":30.0,"n_missing":0},
     "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","plan_digest":"cd34","scorer":"1"}
@@ -71,7 +92,8 @@ class PairResult(Record, frozen=True, kw_only=True):
     n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if
     all docs without a score were wrong, and if they were right. coverage: n_scored / n_docs. unextracted: answers in
     which post-processing found nothing; they score 0 and are counted apart. score_errors: the first of them;
-    n_score_errors counts all. content: digest of all that decides this record.
+    n_score_errors counts all. served_models, system_fingerprints: over all answers; more than one name is drift.
+    content: digest of all that decides this record.
     """
 
     model: str
@@ -91,6 +113,8 @@ class PairResult(Record, frozen=True, kw_only=True):
     answered: int
     attempts: int
     outcomes: dict[str, int]
+    served_models: Served = Served()
+    system_fingerprints: Served = Served()
     unextracted: int
     repeats: int
     metrics: tuple[MetricResult, ...]

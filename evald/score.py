@@ -20,7 +20,7 @@ from msgspec import Struct
 from evald.calibration import CalibrationBuffer
 from evald.metrics import METRICS, CorpusScore
 from evald.post_process import POST_PROCESS, target_fault
-from evald.results import CategoryResult, MetricResult, PairResult, ScoreError
+from evald.results import CategoryResult, MetricResult, PairResult, ScoreError, Served
 from evald.stats import Moments, bounds, interval, wilson
 from shared.atomic import replace, replace_lines
 from shared.errors import TandemError, WorkDirError
@@ -39,10 +39,12 @@ from shared.records import (
     encode_record,
 )
 
-SCORER = "1"
+SCORER = "2"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
 KEPT_ERRORS = 100
+KEPT_NAMES = 16  # of served models, and of fingerprints: an endpoint may send a new one with each answer
+MAX_NAME = 100  # characters
 MAX_REASON = 500  # characters
 
 
@@ -143,6 +145,27 @@ class _Predictions:
                 raise Incomplete(f"{path}: its content isn't what the status names")
 
 
+class _Names:
+    """Counts answers by name, and forgets all but the first names."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._others = 0
+        self._untold = 0
+
+    def add(self, name: str | None) -> None:
+        if not name:
+            self._untold += 1
+        elif (cut := name[:MAX_NAME]) in self._counts or len(self._counts) < KEPT_NAMES:
+            self._counts[cut] = self._counts.get(cut, 0) + 1
+        else:
+            self._others += 1
+
+    def result(self) -> Served:
+        names = dict(sorted(self._counts.items(), key=lambda item: (-item[1], item[0])))
+        return Served(names=names, others=self._others, untold=self._untold)
+
+
 @dataclass
 class _MetricTotals:
     moments: Moments = field(default_factory=Moments)
@@ -161,6 +184,8 @@ class _Totals:
     metrics: dict[str, _MetricTotals] = field(default_factory=dict)
     categories: dict[str, Moments] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
+    served_models: _Names = field(default_factory=_Names)
+    system_fingerprints: _Names = field(default_factory=_Names)
     n_docs: int = 0
     n_missing: int = 0
     n_errors: int = 0
@@ -195,6 +220,8 @@ class _Totals:
             answered=sum(count for outcome, count in self.outcomes.items() if outcome in ANSWERS),
             attempts=self.attempts,
             outcomes=dict(sorted(self.outcomes.items())),
+            served_models=self.served_models.result(),
+            system_fingerprints=self.system_fingerprints.result(),
             unextracted=self.unextracted,
             repeats=job.dataset.repeats,
             metrics=tuple(self._metric_result(name, job) for name in sorted(self.metrics)),
@@ -237,6 +264,9 @@ def _score_doc(
     totals.outcomes.update(prediction.outcome for prediction in predictions)
     totals.attempts += sum(prediction.attempts for prediction in predictions)
     answers = [p.generation for p in predictions if p.outcome in ANSWERS and p.generation is not None]
+    for answer in answers:
+        totals.served_models.add(answer.served_model)
+        totals.system_fingerprints.add(answer.system_fingerprint)
     if not answers:
         totals.n_missing += 1
         for name in task.metrics:

@@ -19,10 +19,11 @@ from inferd.limiter import Budget
 from inferd.progress import Job, Lane, ShardRun
 from inferd.retry import next_wait
 from inferd.shards import Failure, Shelf
+from shared.answers import key64, order_of
 from shared.clock import Clock
 from shared.config import InferConfig
 from shared.errors import Permanent, Retryable
-from shared.journal import JournalWriter, Target, key64, order_of
+from shared.journal import JournalWriter, Target
 from shared.records import Outcome
 from shared.requests import Request
 

@@ -12,9 +12,10 @@ from inferd.ask import Asker
 from inferd.limiter import Health, Permits
 from inferd.scheduler import Scheduler
 from inferd.shards import Failure, Feed, Span, Where
+from shared.answers import AnswerIndex
 from shared.claims import Claim
 from shared.config import ModelConfig
-from shared.journal import AnswerIndex, Tally, Target, Told
+from shared.journal import Tally, Target, Told
 from shared.records import InferStatus, PairState, PlanPair, PlanShard, Straggler
 from shared.requests import Request
 

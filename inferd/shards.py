@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from shared import atomic, claims, requests
+from shared.answers import AnswerIndex, Cursor, key64, order_of, where_of
 from shared.config import ModelConfig
 from shared.errors import ErrorClass, WorkDirError
-from shared.journal import AnswerIndex, Cursor, key64, order_of, where_of
 from shared.layout import WorkDir
 from shared.plan import read_planned_ids, read_planned_tasks, tasks_digest
 from shared.records import (

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes docs/work_dir.md from the records' docstrings, so that what is told of a file is what the code reads and
-writes.
+"""Writes what the documents tell of the code from the code: docs/work_dir.md from the records' docstrings, and the
+tables of docs/errors.md from those that the code evaluates. In that page they stand between marks, the rest is written
+by hand.
 
-scripts/make_docs.py            writes it
-scripts/make_docs.py --check    exit status 1 when it isn't what would be written
+scripts/make_docs.py            writes them
+scripts/make_docs.py --check    exit status 1 when they aren't what would be written
 """
 
 from __future__ import annotations
@@ -12,31 +13,38 @@ import inspect
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from evald import results  # noqa: E402  # after the path is set, so that a bare clone works
+from inferd.adapters import failures  # noqa: E402
+from inferd.outcome import RULES  # noqa: E402
 from shared import layout, records  # noqa: E402
+from shared.errors import MEANINGS  # noqa: E402
 
-PAGE = ROOT / "docs" / "work_dir.md"
+WORK_DIR = ROOT / "docs" / "work_dir.md"
+ERRORS = ROOT / "docs" / "errors.md"
 RECORDS = (
     records.Plan,
     records.TaskSpec,
     records.Heartbeat,
     records.InferStatus,
+    records.Straggler,
     records.Attempt,
     records.Generation,
     records.Prediction,
     records.EvalStatus,
     results.PairResult,
+    results.Served,
     results.MetricResult,
     records.EvalRun,
 )
 
 
-def page() -> str:
+def work_dir_page() -> str:
     tree = inspect.cleandoc(layout.__doc__ or "").split("\n\n")
     parts = [
         "# The files of a work_dir",
@@ -72,15 +80,67 @@ def _record(kind: type) -> list[str]:
     return lines
 
 
+def errors_page(text: str) -> str:
+    """The page with its tables written anew. Raises SystemExit when one has no place in it."""
+    for name, lines in (
+        ("outcomes", _outcomes()),
+        ("classes", _classes()),
+        ("failures", _failures()),
+        ("named statuses", _named_statuses()),
+    ):
+        begin, end = f"<!-- {name}: written by scripts/make_docs.py -->\n", f"<!-- end of {name} -->\n"
+        before, found, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not (found and ended):
+            raise SystemExit(f"{ERRORS.relative_to(ROOT)}: no place for {name}: {begin}{end}")
+        text = before + begin + "".join(f"{line}\n" for line in lines) + end + after
+    return text
+
+
+def _outcomes() -> Iterator[str]:
+    yield "| outcome | when |"
+    yield "|---|---|"
+    for rule in RULES:
+        yield f"| `{rule.outcome}` | {rule.when} |"
+
+
+def _classes() -> Iterator[str]:
+    yield "| class | what it says | asked again | whose fault |"
+    yield "|---|---|---|---|"
+    for name, meaning in MEANINGS.items():
+        yield f"| `{name}` | {meaning.what} | {_again(name)} | {meaning.fault} |"
+
+
+def _failures() -> Iterator[str]:
+    yield "| where | what happened | class | asked again | whose fault |"
+    yield "|---|---|---|---|---|"
+    for row in failures.TABLE:
+        yield f"| {row.source} | {row.what} | `{row.kind}` | {_again(row.kind)} | {MEANINGS[row.kind].fault} |"
+
+
+def _named_statuses() -> Iterator[str]:
+    yield "| code or type | status |"
+    yield "|---|---|"
+    for status in sorted(set(failures.NAMED_STATUS.values())):
+        names = [f"`{name}`" for name, named in failures.NAMED_STATUS.items() if named == status]
+        yield f"| {', '.join(names)} | {status} |"
+
+
+def _again(kind: str) -> str:
+    return "yes" if MEANINGS[kind].retried else "no"
+
+
 def main() -> int:
-    text = page()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.is_file() or PAGE.read_text("utf-8") != text:
-            print(f"{PAGE.relative_to(ROOT)} is out of date: run scripts/make_docs.py", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, "utf-8")
-    return 0
+    stale = 0
+    for path, text in ((WORK_DIR, work_dir_page()), (ERRORS, errors_page(ERRORS.read_text("utf-8")))):
+        if path.is_file() and path.read_text("utf-8") == text:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)} is out of date: run scripts/make_docs.py", file=sys.stderr)
+            stale = 1
+        else:
+            path.write_text(text, "utf-8")
+    return stale
 
 
 if __name__ == "__main__":

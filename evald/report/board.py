@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from evald.leaderboard import Report, Standing
 from evald.report import numbers
+from shared.records import ANSWER_KINDS
 
 
 def head(report: Report, *, datasets: bool = True) -> list[str]:
@@ -51,6 +52,37 @@ def notes(report: Report) -> Iterator[str]:
             elif cell.state == "scored" and cell.n < cell.n_docs:
                 missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"
                 yield f"* {standing.model} x {name}: {missing}; with them it lies in {numbers.span(cell.bounds)}"
+
+
+def drift(report: Report) -> Iterator[str]:
+    """The pairs within which what answered changed."""
+    for standing in report.leaderboard:
+        for name, cell in standing.datasets.items():
+            if cell.served_changed:
+                yield f"{standing.model} x {name}: {numbers.drift(cell.served_models, cell.system_fingerprints)}"
+
+
+def outcomes(report: Report) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table of the pairs in which not every request was answered as it should be. Only
+    outcomes that occur have a column.
+    """
+    pairs = [
+        (standing.model, name, cell.outcomes)
+        for standing in report.leaderboard
+        for name, cell in standing.datasets.items()
+        if any(count and outcome != "ok" for outcome, count in cell.outcomes.items())
+    ]
+    known = [outcome for outcome in (*ANSWER_KINDS, "error") if any(counts.get(outcome) for _, _, counts in pairs)]
+    return ["model", "dataset", *known], [
+        [model, name, *(str(counts.get(outcome, 0)) for outcome in known)] for model, name, counts in pairs
+    ]
+
+
+def failures(report: Report) -> str:
+    """What failed on the way, and what was paid for in vain; nothing where nothing did."""
+    known = report.summary
+    failed = f"failed attempts: {numbers.errors(known.errors)}" if known.errors else ""
+    return ", ".join(filter(None, (failed, numbers.wasted(known.late_answers, known.duplicates))))
 
 
 def counts(report: Report) -> str:

@@ -6,9 +6,12 @@ import csv
 import io
 
 from evald.leaderboard import Report
+from shared.records import ANSWER_KINDS
 
+OUTCOMES = (*ANSWER_KINDS, "error")
 COLUMNS = (
     "rank", "model", "dataset", "state", "metric", "mean", "stderr", "low", "high", "n", "n_docs", "coverage", "reason",
+    *OUTCOMES, "served_changed",
 )  # fmt: skip
 
 
@@ -22,6 +25,8 @@ def leaderboard_csv(report: Report) -> str:
             row = (
                 standing.rank, standing.model, dataset, cell.state, cell.metric, cell.mean, cell.stderr, low, high,
                 cell.n, cell.n_docs, cell.coverage, cell.reason,
+                *(cell.outcomes.get(outcome, 0) if cell.state == "scored" else None for outcome in OUTCOMES),
+                cell.served_changed if cell.state == "scored" else None,
             )  # fmt: skip
             writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
     return out.getvalue()

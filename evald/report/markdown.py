@@ -26,6 +26,7 @@ def markdown(report: Report) -> str:
         f"inference {numbers.seconds(counts.wall_seconds)}.",
         f"{counts.docs} docs, {counts.instances} instances, {counts.requests} requests, {counts.attempts} attempts; "
         f"{counts.prompt_tokens} + {counts.completion_tokens} tokens, {counts.cost:.4f} USD.",
+        *_failures(report),
         "",
         "## Leaderboard",
         "",
@@ -34,6 +35,7 @@ def markdown(report: Report) -> str:
         *_table(board.head(report), board.rows(report)),
         "",
         *_notes(report),
+        *_outcomes(report),
         *_pairwise(report),
         "## Calibration",
         "",
@@ -52,8 +54,27 @@ def markdown(report: Report) -> str:
 
 def _notes(report: Report) -> list[str]:
     # A star that begins a note would make a list within the list.
-    notes = [f"- {_text(note)}" for note in board.notes(report)]
+    notes = [f"- {_text(note)}" for note in (*board.notes(report), *board.drift(report))]
     return [*notes, ""] if notes else []
+
+
+def _failures(report: Report) -> list[str]:
+    said = board.failures(report)
+    return [f"{_text(said[0].upper() + said[1:])}."] if said else []
+
+
+def _outcomes(report: Report) -> list[str]:
+    head, rows = board.outcomes(report)
+    if not rows:
+        return []
+    return [
+        "## Outcomes",
+        "",
+        "Requests by how they ended, of the pairs in which not all are `ok`. All but `error` are answers, and scored.",
+        "",
+        *_table(head, rows),
+        "",
+    ]
 
 
 def _pairwise(report: Report) -> list[str]:

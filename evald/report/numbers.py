@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from evald.leaderboard import Cell, PairedRow, Standing
+from evald.results import Served
 from evald.stats import Interval
+from shared.errors import MEANINGS
 
 UNKNOWN = "–"
+SHOWN_NAMES = 4
+SHOWN_CHARACTERS = 60  # of a name: an endpoint may call itself anything
 
 
 def score(value: float | None) -> str:
@@ -47,3 +53,37 @@ def cell(value: Cell) -> str:
 
 def difference(row: PairedRow) -> str:
     return UNKNOWN if row.difference is None else f"{100 * row.difference:+.1f}"
+
+
+def errors(counts: Mapping[str, int]) -> str:
+    """Failed attempts by class, with whose fault each is."""
+    return ", ".join(
+        f"{name} {count} ({MEANINGS[name].fault})" if name in MEANINGS else f"{name} {count}"
+        for name, count in sorted(counts.items())
+    )
+
+
+def wasted(late_answers: int, duplicates: int) -> str:
+    """What was paid for and is of no use; nothing where nothing was."""
+    late = f"late answers dropped: {late_answers}" if late_answers else ""
+    return ", ".join(filter(None, (late, f"paid for twice: {duplicates}" if duplicates else "")))
+
+
+def drift(models: Served, fingerprints: Served) -> str:
+    """Which models or builds answered, with how many answers each; nothing where there was no change."""
+    told = (f"served by {_names(models)}" if models.changed else "",
+            f"fingerprints {_names(fingerprints)}" if fingerprints.changed else "")  # fmt: skip
+    return "; ".join(filter(None, told))
+
+
+def _names(served: Served) -> str:
+    """The names with the most answers; a count of 0 is one that isn't known."""
+    shown = [(name[:SHOWN_CHARACTERS], count) for name, count in served.names.items()][:SHOWN_NAMES]
+    others = served.others + sum(list(served.names.values())[SHOWN_NAMES:])
+    texts = [f"{name} ({count})" if count else name for name, count in shown]
+    hidden = len(served.names) - len(shown)
+    if others:
+        texts.append(f"others ({others})")
+    elif hidden:
+        texts.append(f"{hidden} others")
+    return ", ".join(texts)

@@ -210,7 +210,15 @@ class Handle:
         return Retryable("timeout", f"slower than {limit} bytes a second for {seconds:g} s", status=status)
 
 
-_GARBLED = frozenset({pycurl.E_BAD_CONTENT_ENCODING, pycurl.E_WRITE_ERROR, pycurl.E_FTP_WEIRD_SERVER_REPLY, 100})
+_GARBLED = frozenset(
+    {
+        pycurl.E_BAD_CONTENT_ENCODING,
+        pycurl.E_WRITE_ERROR,
+        pycurl.E_FTP_WEIRD_SERVER_REPLY,
+        pycurl.E_UNSUPPORTED_PROTOCOL,
+        100,
+    }
+)
 """Unpacking failed; what answered doesn't speak HTTP; its headers are too large (100)."""
 
 _NOT_SENT = frozenset({pycurl.E_SEND_FAIL_REWIND})

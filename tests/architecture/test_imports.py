@@ -29,6 +29,7 @@ PURE = (
     "inferd/retry.py",
     "inferd/limiter.py",
     "inferd/outcome.py",
+    "inferd/adapters/failures.py",
     "evald/post_process.py",
     "evald/metrics/*.py",
     "evald/calibration.py",

@@ -404,10 +404,11 @@ def test_status_json_has_its_fields(tmp_path: Path) -> None:
     found = state(work)
     assert set(found) == {
         "schema", "work_dir", "as_of", "inferd", "evald", "docs", "instances", "requests", "completed", "answered",
-        "attempts", "errors", "rate", "eta_seconds", "cost", "pairs",
+        "attempts", "errors", "late_answers", "duplicates", "rate", "eta_seconds", "cost", "pairs",
     }  # fmt: skip
     assert {"model", "dataset", "infer", "eval", "total", "completed", "reused", "in_flight", "attempts", "outcomes",
-            "errors", "failed", "rate", "eta_seconds", "reason"} <= set(found["pairs"][0])  # fmt: skip
+            "errors", "failed", "late_answers", "duplicates", "served_models", "system_fingerprints", "stragglers",
+            "rate", "eta_seconds", "reason"} <= set(found["pairs"][0])  # fmt: skip
     assert (found["attempts"], found["errors"], found["pairs"][0]["total"]) == (3, {"timeout": 2}, 2)
 
 

@@ -317,6 +317,30 @@ def test_more_repeats(run: Run) -> None:
     assert _whole(run)
 
 
+@pytest.mark.parametrize("one_seed", [False, True])
+def test_seeds_and_topped_up_repeats(tmp_path: Path, server: FakeServer, one_seed: bool) -> None:
+    """Repeats raised from 2 to 4 ask exactly the new ones, whether their seeds are seed + repeat, as usual, or the same
+    for each; the seeds as the server got them. What was asked for one way is kept when the other way is chosen, where
+    the seed stays the same.
+    """
+    run = Run(tmp_path, server, None)
+    run.model = openai(server.url("seed"), generation={"seed": 40})
+    run.items = tasks(5)
+    run.dataset = {"repeats": 2} | ({"seed_per_repeat": False} if one_seed else {})
+    step = 0 if one_seed else 1
+    assert run.asked() == 10
+    assert texts(predictions(run.work)) == 5 * ["40", str(40 + step)]
+    run.dataset["repeats"] = 4
+    assert run.asked() == 10
+    assert server.stats()["distinct"] == (5 if one_seed else 10)  # the same body for each repeat, or another one
+    seeds = [str(40 + repeat * step) for repeat in range(4)]
+    assert texts(predictions(run.work)) == 5 * seeds
+    assert infer_status(run.work).reused == 10  # type: ignore[union-attr]
+    run.dataset["seed_per_repeat"] = one_seed
+    assert run.asked() == 15  # the first repeat's seed is the same either way
+    assert texts(predictions(run.work)) == 5 * [str(40 + repeat * (1 - step)) for repeat in range(4)]
+
+
 def test_changed_back(run: Run) -> None:
     """A suite changed and changed back finds its first answers again."""
     run.finish()

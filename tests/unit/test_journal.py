@@ -20,9 +20,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared import journal
+from shared.answers import AnswerIndex, key64, order_of
 from shared.atomic import AppendFile
 from shared.errors import WorkDirError
-from shared.journal import MAX_NAMES, AnswerIndex, JournalWriter, Target, key64, order_of, split_lines
+from shared.journal import MAX_NAMES, JournalWriter, Target, split_lines
 from shared.layout import WorkDir
 from shared.records import ANSWER_KINDS, ANSWERS, Attempt, Generation, Outcome, Prediction, Usage, encode_record
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inferd.limiter import Budget, Health, Permits
 from shared.config import BudgetConfig
-from shared.errors import ErrorClass, Permanent, Retryable
+from shared.errors import ErrorClass, Permanent, Retryable, decision
 
 AFTER, TIMEOUT, FINAL = 5, 60.0, 3
 
@@ -77,10 +77,10 @@ def test_what_a_working_endpoint_says_breaks_the_row(kind: ErrorClass) -> None:
     for _ in range(10 * AFTER):
         for _ in range(AFTER - 1):
             made.on_error(down(), 0.0)
-        made.on_error(Retryable(kind, "x"), 0.0)
+        made.on_error(decision(kind)(kind, "x"), 0.0)
     assert made.healthy
     for _ in range(10 * AFTER):
-        made.on_error(Retryable(kind, "x"), 0.0)
+        made.on_error(decision(kind)(kind, "x"), 0.0)
     assert made.healthy
 
 

@@ -15,6 +15,7 @@ from evald.leaderboard import Fault, Report
 from evald.report import numbers
 from evald.report.csv import COLUMNS, leaderboard_csv
 from evald.report.markdown import markdown
+from evald.results import Served
 from evald.stats import Interval
 from shared.records import encode_record
 from tests.unit.test_leaderboard import board, result_of
@@ -120,6 +121,66 @@ def test_marks_are_explained() -> None:
     assert "b x d (score): inferd died" in page
     assert "Ranked by score: mean over datasets" in page
     assert "\u2013" in page
+
+
+def test_what_is_no_ordinary_answer_stands_beside_the_score() -> None:
+    """A pair whose requests didn't all end `ok` has a line with the counts, in Markdown and CSV; others have none."""
+    odd = result_of(2, 3, outcomes={"ok": 2, "filtered": 1})
+    fine = result_of(3, 3, outcomes={"ok": 3})
+    report = board(["a", "b"], {"d": 3}, {("a", "d"): odd, ("b", "d"): fine})
+    page = markdown(report)
+    assert "| model | dataset | ok | filtered |" in page
+    assert "| a | d | 2 | 1 |" in page
+    assert "| b | d |" not in page
+    rows = {row["model"]: row for row in csv.DictReader(io.StringIO(leaderboard_csv(report)))}
+    assert [rows["a"][name] for name in ("ok", "filtered", "refused", "error")] == ["2", "1", "0", "0"]
+    assert "## Outcomes" not in markdown(board(["b"], {"d": 3}, {("b", "d"): fine}))
+
+
+@pytest.mark.parametrize("text", ["m-2", *HOSTILE])
+def test_a_changed_served_model_is_marked(text: str) -> None:
+    """The pair is marked in the record and told in words, with how many answers each gave; whatever an endpoint calls
+    itself does no harm.
+    """
+    drifted = result_of(3, 3, served_models=Served(names={text: 60, "m-1": 40}))
+    still = result_of(3, 3, served_models=Served(names={"m-1": 100}), system_fingerprints=Served(names={"f": 1}))
+    report = board(["a", "b"], {"d": 3}, {("a", "d"): drifted, ("b", "d"): still})
+    cells = {standing.model: standing.datasets["d"] for standing in report.leaderboard}
+    assert (cells["a"].served_changed, cells["b"].served_changed) == (True, False)
+    page = markdown(report)
+    assert all(char.isprintable() or char == "\n" for char in page)
+    assert "<script>" not in page
+    assert len([line for line in page.split("\n") if "a x d: served by" in line]) == 1
+    assert "b x d: served" not in page
+    out = io.StringIO()
+    Console(file=out, force_terminal=False, width=300).print(leaderboard_table(report))
+    assert all(char.isprintable() or char == "\n" for char in out.getvalue())
+    assert f"a x d: served by {clean(text)[:60]} (60), m-1 (40)" in out.getvalue()
+    assert "True" in leaderboard_csv(report)
+
+
+def test_names_in_words() -> None:
+    """The names with the most answers, the others in one number; without counts where they aren't known yet."""
+    many = Served(names={f"m{n}": 10 - n for n in range(6)}, others=3)
+    assert numbers.drift(many, Served()) == "served by m0 (10), m1 (9), m2 (8), m3 (7), others (14)"
+    unknown = Served(names=dict.fromkeys("abcdef", 0))
+    assert numbers.drift(unknown, many).startswith("served by a, b, c, d, 2 others; fingerprints m0 (10), ")
+    assert numbers.drift(Served(names={"a": 1}, untold=5), Served()) == ""
+    assert numbers.wasted(0, 0) == ""
+    assert numbers.wasted(2, 3) == "late answers dropped: 2, paid for twice: 3"
+    assert numbers.errors({"timeout": 2, "auth": 1, "new": 3}) == "auth 1 (account), new 3, timeout 2 (endpoint)"
+
+
+def test_failed_attempts_name_whose_fault_they_are() -> None:
+    """Below the leaderboard, in Markdown and on a terminal; nothing where nothing failed."""
+    report = board(["a"], {"d": 3}, {("a", "d"): result_of(3, 3)})
+    failed = replace(report, summary=replace(report.summary, errors={"quota": 1}, late_answers=2, duplicates=2))
+    said = "ailed attempts: quota 1 (account), late answers dropped: 2, paid for twice: 2"
+    out = io.StringIO()
+    Console(file=out, force_terminal=False, width=300).print(leaderboard_table(failed))
+    assert said in out.getvalue()
+    assert said in markdown(failed)
+    assert "ailed attempts" not in markdown(report)
 
 
 def test_json_is_strict() -> None:

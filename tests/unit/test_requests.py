@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from shared.config import ModelConfig
+from shared.config import DatasetConfig, ModelConfig
 from shared.records import Example, GenerationSettings, Message, TaskSpec
-from shared.requests import identity, instances_of, render, request_key, requests_of
+from shared.requests import identity, instances_of, pair_settings, render, request_key, requests_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,6 +166,23 @@ def test_a_seed_differs_by_repeat() -> None:
     assert render(with_task(generation=GenerationSettings(seed=7)), model, 1).generation.seed == 8
     assert render(TASK, MODEL, 5).generation.seed is UNSET
     assert render(TASK, MODEL, 5).repeat == 5
+    assert render(TASK, model, 2, seed_per_repeat=False).generation.seed == 40
+    assert render(TASK, MODEL, 2, seed_per_repeat=False).generation.seed is UNSET
+
+
+def test_repeats_with_one_seed_are_other_requests() -> None:
+    """Each repeat is a request of its own, whatever its seed; the first one's is the same either way. The pair notices
+    the choice; as usual it is as it was before there was one.
+    """
+    model = with_model(generation=GenerationSettings(seed=40))
+    usual = list(requests_of(TASK, 0, model, identity(model), 3))
+    same = list(requests_of(TASK, 0, model, identity(model), 3, seed_per_repeat=False))
+    assert len({request.key for request in same}) == 3
+    assert [a.key == b.key for a, b in zip(usual, same, strict=True)] == [True, False, False]
+    dataset = DatasetConfig(abbr="d", path="d", repeats=3)
+    before = b"\0".join((identity(model), b'{"seed":40}', b"3"))
+    assert pair_settings(model, dataset) == before
+    assert pair_settings(model, msgspec.structs.replace(dataset, seed_per_repeat=False)) != before
 
 
 def test_the_order_of_turns() -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from evald import metrics
 from evald.results import PairResult
-from evald.score import Incomplete, ScoreJob, score_pair
+from evald.score import KEPT_NAMES, Incomplete, ScoreJob, score_pair
 from evald.summary import write_summary
 from shared.clock import SystemClock
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan
-from shared.records import EvalStatus, Generation, InferStatus, Prediction, encode_record
+from shared.records import ANSWERS, EvalStatus, Generation, InferStatus, Prediction, encode_record
 from shared.status import write_record
 from shared.suite import parse_suite
 from tests.harness import task, write_suite
@@ -68,23 +68,56 @@ def runs(work: WorkDir) -> list[dict[str, Any]]:
 
 
 def test_outcomes_are_never_folded_into_right_or_wrong(tmp_path: Path) -> None:
-    """`two-bad-of-2000-kills-report`: ok, truncated, empty and refused answers are scored; errors are missing: no
-    score, counted, and the mean is over the rest.
+    """`two-bad-of-2000-kills-report`: every kind of answer is scored; errors are missing: no score, counted, and the
+    mean is over the rest.
     """
-    work = planned(tmp_path, [task(n) for n in range(6)])
+    work = planned(tmp_path, [task(n) for n in range(9)])
     rows = [
         answer(0, "0"), answer(1, "1", outcome="truncated"), answer(2, "", outcome="empty"),
-        answer(3, "I can't", outcome="refused"), no_answer(4), answer(5, "5"),
+        answer(3, "I can't", outcome="refused"), no_answer(4), answer(5, "5"), answer(6, "6", outcome="filtered"),
+        answer(7, "", outcome="tool_call"), answer(8, "", outcome="reasoning_only"),
     ]  # fmt: skip
     found = scored(work, write(work, rows))
-    assert (found.n_docs, found.n_scored, found.n_missing, found.n_score_errors) == (6, 5, 1, 0)
-    assert found.mean == pytest.approx(3 / 5)
-    assert found.outcomes == {"empty": 1, "error": 1, "ok": 2, "refused": 1, "truncated": 1}
-    assert (found.answered, found.attempts, found.coverage) == (5, 10, 5 / 6)
+    assert (found.n_docs, found.n_scored, found.n_missing, found.n_score_errors) == (9, 8, 1, 0)
+    assert found.mean == pytest.approx(4 / 8)
+    assert found.outcomes == {"ok": 2, "error": 1} | dict.fromkeys(ANSWERS - {"ok"}, 1)
+    assert (found.answered, found.attempts, found.coverage) == (8, 13, 8 / 9)
     assert found.bounds is not None
-    assert (found.bounds.low, found.bounds.high) == pytest.approx((3 / 6, 4 / 6))
-    assert [run["score"] for run in runs(work)] == [1.0, 1.0, 0.0, 0.0, None, 1.0]
+    assert (found.bounds.low, found.bounds.high) == pytest.approx((4 / 9, 5 / 9))
+    assert [run["score"] for run in runs(work)] == [1.0, 1.0, 0.0, 0.0, None, 1.0, 1.0, 0.0, 0.0]
     assert runs(work)[4]["error"] == "no answer"
+
+
+def served(*names: tuple[str | None, str | None]) -> list[Prediction]:
+    return [
+        answer(n, str(n), generation=Generation(text=str(n), served_model=model, system_fingerprint=fingerprint))
+        for n, (model, fingerprint) in enumerate(names)
+    ]
+
+
+def test_served_models_and_fingerprints_are_counted(tmp_path: Path) -> None:
+    """From the predictions themselves: answers by name, the most first; one name is no change, two are; what an
+    endpoint doesn't tell is counted and is no change.
+    """
+    work = planned(tmp_path, [task(n) for n in range(5)])
+    rows = served(("a", "f"), ("b", None), ("b", "f"), (None, "f"), ("", ""))
+    found = scored(work, write(work, rows))
+    assert list(found.served_models.names.items()) == [("b", 2), ("a", 1)]
+    assert (found.served_models.untold, found.served_models.others, found.served_models.changed) == (2, 0, True)
+    assert (found.system_fingerprints.names, found.system_fingerprints.changed) == ({"f": 3}, False)
+    told = scored(work, write(work, served(*[("b", "f")] * 5)))
+    assert (told.served_models.changed, told.served_models.names) == (False, {"b": 5})
+
+
+def test_a_new_name_with_each_answer_takes_no_memory(tmp_path: Path) -> None:
+    """A hostile endpoint names another model each time, at length: sixteen are kept, cut, the rest counted."""
+    count = KEPT_NAMES + 14
+    work = planned(tmp_path, [task(n) for n in range(count)])
+    found = scored(work, write(work, served(*[(f"{n}-" * 10_000, f"fp{n}") for n in range(count)])))
+    for kept in (found.served_models, found.system_fingerprints):
+        assert (len(kept.names), sum(kept.names.values()), kept.others, kept.changed) == (16, 16, 14, True)
+    assert max(map(len, found.served_models.names)) == 100
+    assert work.result("m", "d").stat().st_size < 20_000
 
 
 def test_all_failed_and_one_sample(tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""Where the answers of a shard lie: an index over its journals, and how one walks it beside the requests."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shared.journal import Tally, Told, read_rows
+from shared.records import ANSWER_KINDS, Attempt, Outcome, Prediction
+
+_BLOCK = 65536
+_CODES: dict[str, int] = {outcome: code for code, outcome in enumerate(ANSWER_KINDS)}
+
+
+class AnswerIndex:
+    """Where the first answer of each request lies, over all journals of a shard.
+
+    Memory: 39 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND
+    the request_key: a row whose key no longer matches isn't an answer to what is asked now. Keys are held as their
+    first 64 bits; as the triple must match too, a false match needs a 1 in 2^64 accident at that very place.
+
+    tally, told: over all attempts in the journals. damaged: lines that are no records. duplicates: answers in the
+    journals beyond the first to the same request: paid for twice.
+
+    What is journalled after the reading can be added, so that nobody needs to read it again.
+    """
+
+    def __init__(
+        self, journals: Iterable[Path], predictions: Path | None = None, *, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """predictions: the shard's predictions file, if there is one: it answers for journals that were
+        cleared away.
+        """
+        found = tuple(path for path in journals if path.is_file())  # to open a FIFO would block for ever
+        self.paths = found + ((predictions,) if predictions is not None else ())
+        self.damaged = 0
+        self.tally = Tally()
+        self.told = Told()
+        self._columns = columns = _Columns()
+        asked = 0
+        for number, path in enumerate(self.paths):
+            kind: type[Attempt] | type[Prediction] = Prediction if path is predictions else Attempt
+            for offset, length, row in read_rows(path, kind, self._count_damage):
+                generation = row.generation
+                if path is not predictions:
+                    self.tally.count(row.error, generation.usage if generation else None, row.cost)
+                if generation is not None:
+                    self.told.add(generation.served_model, generation.system_fingerprint)
+                    order = order_of(row.doc_id, row.idx, row.repeat)
+                    columns.add(order, key64(row.key), number, length, offset, _CODES[row.outcome])
+                    if len(columns) % _BLOCK == 0:
+                        tick()
+            if path is not predictions:
+                asked = len(columns)
+        self._table = columns.table()
+        self.duplicates = self._table.duplicates(asked)
+        self._fresh = _Columns()
+        self._fresh_paths: dict[Path, int] = {}
+
+    def __len__(self) -> int:
+        """How many answers were found."""
+        return len(self._table)
+
+    def cursor(self) -> Cursor:
+        """Over what was found."""
+        return Cursor(self._table)
+
+    def add(self, path: Path, answers: Iterable[tuple[int, int, int, int, str]]) -> None:
+        """(order, key, offset, length, outcome) of answers that were appended to the journal `path` since."""
+        number = self._fresh_paths.setdefault(path, len(self.paths) + len(self._fresh_paths))
+        for order, key, offset, length, outcome in answers:
+            self._fresh.add(order, key, number, length, offset, _CODES[outcome])
+
+    def renew(self) -> None:
+        """Take what was added among what was found. No earlier cursor may be in use."""
+        self.paths += tuple(self._fresh_paths)
+        self._columns.extend(self._fresh)
+        self._fresh, self._fresh_paths = _Columns(), {}
+        self._table = self._columns.table()
+
+    def _count_damage(self) -> None:
+        self.damaged += 1
+
+
+class _Columns:
+    """The index while it grows: arrays of machine words, not of objects."""
+
+    def __init__(self) -> None:
+        self.order, self.key, self.offset = array("Q"), array("Q"), array("Q")
+        self.file, self.length = array("I"), array("I")
+        self.outcome = array("B")
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def add(self, order: int, key: int, file: int, length: int, offset: int, outcome: int) -> None:
+        self.order.append(order)
+        self.key.append(key)
+        self.offset.append(offset)
+        self.file.append(file)
+        self.length.append(length)
+        self.outcome.append(outcome)
+
+    def extend(self, more: _Columns) -> None:
+        for name in ("order", "key", "offset", "file", "length", "outcome"):
+            getattr(self, name).extend(getattr(more, name))
+
+    def table(self) -> _Table:
+        order = np.frombuffer(self.order, np.uint64) if self.order else np.empty(0, np.uint64)
+        # Stable: among equal requests the answer journalled first stays first, and wins.
+        rows = np.argsort(order, kind="stable").astype(np.uint32 if len(order) < 1 << 32 else np.uint64)
+        return _Table(self, rows)
+
+
+class _Table:
+    """The rows of an index in (doc_id, idx, repeat) order. Read in blocks: there is never a sorted copy of them all."""
+
+    def __init__(self, columns: _Columns, rows: np.ndarray[Any, Any]) -> None:
+        self._columns = columns
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """(order, key, file, length, offset, outcome)"""
+        columns = self._columns
+        all_of = [
+            np.frombuffer(column, column.typecode)
+            for column in (columns.order, columns.key, columns.file, columns.length, columns.offset, columns.outcome)
+            if column
+        ]
+        for start in range(0, len(self._rows), _BLOCK):
+            rows = self._rows[start : start + _BLOCK]
+            yield from zip(*(column[rows].tolist() for column in all_of), strict=True)
+
+    def duplicates(self, first: int) -> int:
+        """Among the first so many rows that were added: how many have the order and the key of an earlier one."""
+        if first < 2:
+            return 0
+        order = np.frombuffer(self._columns.order, np.uint64)
+        rows = self._rows[self._rows < first]
+        again = np.flatnonzero(order[rows[1:]] == order[rows[:-1]])
+        if not len(again):
+            return 0
+        key = np.frombuffer(self._columns.key, np.uint64)
+        pairs = {(int(order[row]), int(key[row])) for row in rows[np.union1d(again, again + 1)]}
+        return len(np.union1d(again, again + 1)) - len(pairs)
+
+
+class Found(NamedTuple):
+    file: int  # position in AnswerIndex.paths
+    offset: int
+    length: int
+    outcome: Outcome
+
+
+class Cursor:
+    """Finds answers for requests that are asked about in increasing (doc_id, idx, repeat) order; one pass in all."""
+
+    def __init__(self, table: _Table) -> None:
+        self._rows = iter(table)
+        self._row = next(self._rows, None)
+
+    def find(self, doc_id: int, idx: int, repeat: int, key: str) -> Found | None:
+        """Where the request's answer lies, or None when it has none."""
+        return self.find_order(order_of(doc_id, idx, repeat), key64(key))
+
+    def find_order(self, wanted: int, prefix: int) -> Found | None:
+        """The same by `order_of` the request and `key64` of its key."""
+        row = self._row
+        while row is not None and row[0] < wanted:
+            row = next(self._rows, None)
+        found = None
+        while row is not None and row[0] == wanted:
+            if found is None and row[1] == prefix:
+                found = Found(row[2], row[4], row[3], ANSWER_KINDS[row[5]])
+            row = next(self._rows, None)
+        self._row = row
+        return found
+
+
+def order_of(doc_id: int, idx: int, repeat: int) -> int:
+    """(doc_id, idx, repeat) as one sortable number."""
+    return doc_id << 32 | idx << 16 | repeat
+
+
+def where_of(order: int) -> tuple[int, int, int]:
+    """(doc_id, idx, repeat) of such a number."""
+    return order >> 32, order >> 16 & 0xFFFF, order & 0xFFFF
+
+
+def key64(key: str) -> int:
+    """The first 64 bits of a request_key."""
+    return int(key[:16], 16)
