@@ -29,6 +29,7 @@ from shared.requests import Request
 
 FOREIGN_POLLS = 5  # poll_intervals between looks at shards that another inferd holds
 RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing new is sent beyond: memory is bounded
+UNSAVED = 1024  # answers at most (or 8 a worker) wait for their fsync; nothing new is sent beyond: a kill loses no more
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
 
 
@@ -68,6 +69,7 @@ class Dispatcher:
         self._log_at = clock.monotonic() + config.log_interval
         self._late = 0
         self._sent = 0
+        self._unsaved = 0  # lines on their way to the journal, of all shards
         self._counters: dict[str, float] = {}
         self._draining_until: float | None = None
         self.stop_reason = ""
@@ -126,7 +128,7 @@ class Dispatcher:
                     lane.foreign.clear()
             if all(lane.finished for lane in self.lanes):
                 return None
-        if not any(lane.in_flight for lane in self.lanes):
+        if not any(lane.in_flight for lane in self.lanes) or self._disk_is_behind():
             self._journal.hurry()
         if now >= self._housekeeping_at:
             self._keep_house(now)
@@ -152,7 +154,7 @@ class Dispatcher:
     # --- handing out ----------------------------------------------------------------------------------------------
 
     def _dispatch(self, lane: Lane, now: float) -> None:
-        if lane.health.given_up:
+        if lane.health.given_up or self._disk_is_behind():
             return
         while True:
             if lane.permits.in_use >= lane.permits.limit:
@@ -176,6 +178,9 @@ class Dispatcher:
             lane.in_flight[id(job)] = job
             self._sent += 1
             lane.workers.submit(job)
+
+    def _disk_is_behind(self) -> bool:
+        return self._unsaved >= max(UNSAVED, 8 * sum(lane.permits.limit for lane in self.lanes))
 
     def _next_job(self, lane: Lane) -> Job | None:
         if lane.again:
@@ -251,6 +256,7 @@ class Dispatcher:
     def _save(self, lane: Lane, run: ShardRun, line: bytes, end: Outcome | Failure | None, request: Request) -> None:
         """end: what the request came to; None: it is tried again."""
         run.unsaved += 1
+        self._unsaved += 1
         self._journal.append(run.target, line, (lane, run, end, request))
 
     def _on_committed(self, target: Target, lines: list[tuple[Any, int, int]]) -> None:
@@ -263,6 +269,7 @@ class Dispatcher:
         run: ShardRun
         lane, run, _, _ = lines[0][0]
         run.unsaved -= len(lines)
+        self._unsaved -= len(lines)
         answers = []
         for (_, _, end, request), offset, length in lines:
             if end is None:
@@ -326,6 +333,7 @@ class Dispatcher:
             "in_flight": self._in_flight(),
             "limit": sum(lane.permits.limit for lane in self.lanes),
             "retries_waiting": sum(lane.retries for lane in self.lanes),
+            "unsaved": self._unsaved,
             "late_answers": self._late,
             "oldest_in_flight_seconds": round(now - oldest, 3),
         }

@@ -2,6 +2,9 @@
 
 It does what a pool of worker threads does, without a parked thread for each request in flight: it takes jobs, sends
 them, and reports the attempts that ended, many at a time.
+
+Invariant: every job that was submitted is reported exactly once, whatever an adapter or libcurl does, unless it was
+broken off at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from inferd.adapters.multi import Multi
 from inferd.adapters.transport import Call, Reply
 from inferd.ask import Asker, Ended
 from shared.clock import Clock
+from shared.errors import Retryable
 from shared.requests import Request
 
 IDLE = 60.0  # seconds without any event after which it looks around
@@ -90,19 +94,26 @@ class Engine(Generic[J]):
             self._multi.wake()
 
     def _run(self) -> None:
-        multi = self._multi
-        while not self._broken_off and not (self._ending and not multi and not self._jobs):
+        while not self._broken_off and not (self._ending and not self._multi and not self._jobs):
             ended = self._start_submitted()
             self._asleep = True
-            came = multi.poll(0.0 if ended or self._jobs or self._ending or self._broken_off else IDLE)
+            came = self._poll(0.0 if ended or self._jobs or self._ending or self._broken_off else IDLE)
             self._asleep = False
             ended += [(job, self._ended(job, call, started, answer)) for (job, call, started), answer in came]
             if ended:
                 self._report(ended)
-        multi.close()
+        self._multi.close()
+
+    def _poll(self, timeout: float) -> list[tuple[tuple[J, Call, float], Reply | Exception]]:
+        try:
+            return self._multi.poll(timeout)
+        except Exception as error:  # noqa: BLE001  # a worker's edge: nobody could tell that this thread had ended
+            broken, self._multi = self._multi, Multi(self._size)
+            lost = Retryable("connection", f"all connections were lost: {type(error).__name__}: {error}")
+            return [(token, lost) for token in broken.close()]
 
     def _start_submitted(self) -> list[tuple[J, Ended]]:
-        """Send what was submitted; gives those whose request the adapter couldn't even make."""
+        """Send what was submitted; gives those whose request couldn't even be made."""
         failed: list[tuple[J, Ended]] = []
         jobs = self._jobs
         while jobs:
@@ -110,10 +121,9 @@ class Engine(Generic[J]):
             request, started = job.request, self._clock.monotonic()
             try:
                 call = self._adapter.call(request.prompt, request.task)
+                self._multi.start(self._adapter.transport, call, (job, call, started))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # an adapter's defect ends one request
                 failed.append((job, self._asker.ended(request, job.attempt, started, _raiser(error))))
-            else:
-                self._multi.start(self._adapter.transport, call, (job, call, started))
         return failed
 
     def _ended(self, job: J, call: Call, started: float, came: Reply | Exception) -> Ended:

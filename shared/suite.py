@@ -9,6 +9,7 @@ shown to people. Whether a model's `type` exists is for the adapters to say.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,15 @@ import msgspec
 
 from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError
-from shared.suite_checks import check_dataset, check_generation, check_intervals, check_model, check_names
+from shared.suite_checks import (
+    CERTIFICATES,
+    check_certificates,
+    check_dataset,
+    check_generation,
+    check_intervals,
+    check_model,
+    check_names,
+)
 from shared.tables import convert_table, join_place, show, unknown_word
 
 T = TypeVar("T")
@@ -55,13 +64,21 @@ def parse_suite(
     found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += check_model(model, place, env)
+        found += check_certificates(model, place, base) if check_files else ()
         found += [Problem(f"{place}.{fault.place}", fault.text) for fault in model_faults(model)]
     for place, dataset in _tables(raw, "datasets", DatasetConfig, {"abbr": "_", "path": "_"}):
         found += check_dataset(dataset, place, base, check_files)
     problems += [problem for problem in found if not _told(problem, problems)]
     if problems or suite is None:
         raise SuiteError(sorted(problems, key=_rank))
-    return msgspec.structs.replace(suite, base_dir=str(base))
+    models = tuple(_with_absolute_paths(model, base) for model in suite.models)
+    return msgspec.structs.replace(suite, base_dir=str(base), models=models)
+
+
+def _with_absolute_paths(model: ModelConfig, base: Path) -> ModelConfig:
+    """Who asks the model isn't told where the suite's paths start from."""
+    given = {name: getattr(model, name) for name in CERTIFICATES if getattr(model, name)}
+    return msgspec.structs.replace(model, **{name: os.path.normpath(Path(base, path)) for name, path in given.items()})
 
 
 def dataset_path(suite: Suite, dataset: DatasetConfig) -> Path:

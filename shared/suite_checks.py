@@ -27,6 +27,9 @@ from shared.tasks.native import metric_faults
 from shared.tasks.rows import PYARROW_MISSING, SUFFIXES, format_of
 from shared.vocabulary import POST_PROCESS
 
+CERTIFICATES = ("ca_file", "client_cert", "client_key")
+"""Keys of a model that name a file."""
+
 SECRETS_REMEDY = "secrets belong in the environment: write ${VARIABLE}"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,6 +95,13 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
         yield Problem(f"{place}.base_url", fault)
     if model.api_key_env and (fault := _key_variable_fault(model.api_key_env, env)):
         yield Problem(f"{place}.api_key_env", fault)
+    if (name := model.client_key_password_env) and (fault := _key_variable_fault(name, env)):
+        yield Problem(f"{place}.client_key_password_env", fault)
+    for key in ("client_key", "client_key_password_env"):
+        if getattr(model, key) and not model.client_cert:
+            yield Problem(f"{place}.{key}", "is of no use without client_cert")
+    if model.low_speed_time != ModelConfig(abbr="_").low_speed_time and not model.low_speed_limit:
+        yield Problem(f"{place}.low_speed_time", "is of no use without low_speed_limit")
     seen: dict[str, str] = {}
     for name, value in model.headers.items():
         where = join_place(f"{place}.headers", name)
@@ -102,6 +112,13 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
         seen.setdefault(name.lower(), name)
     yield from _literal_secrets(model.options, f"{place}.options")
     yield from _literal_secrets(model.extra_body, f"{place}.extra_body")
+
+
+def check_certificates(model: ModelConfig, place: str, base: Path) -> Iterator[Problem]:
+    """The files that the model's connections need."""
+    for key in CERTIFICATES:
+        if (name := getattr(model, key)) and (fault := _file_fault(Path(os.path.normpath(Path(base, name))))):
+            yield Problem(f"{place}.{key}", fault)
 
 
 def _url_fault(model: ModelConfig) -> str | None:
@@ -158,7 +175,7 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
         known = ", ".join(SUFFIXES)
         yield Problem(f"{place}.path", f"can't tell the format from the name (known: {known}, also .gz): set `format`")
     if check_files:
-        if fault := _file_fault(Path(os.path.normpath(Path(base, dataset.path)))):
+        if fault := _file_fault(Path(os.path.normpath(Path(base, dataset.path))), " (another: --path ABBR=FILE)"):
             yield Problem(f"{place}.path", fault)
         if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
             yield Problem(f"{place}.path", PYARROW_MISSING)
@@ -182,12 +199,11 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
         yield Problem(f"{place}.post_process", unknown_word(dataset.post_process, POST_PROCESS))
 
 
-def _file_fault(path: Path) -> str | None:
+def _file_fault(path: Path, remedy: str = "") -> str | None:
     try:
         if path.is_file():
             return None if os.access(path, os.R_OK) else f"can't be read, permission denied: {path}"
-        found = f"is no file: {path}" if path.exists() else f"no such file: {path}"
-        return f"{found} (another: --path ABBR=FILE)"
+        return f"{f'is no file: {path}' if path.exists() else f'no such file: {path}'}{remedy}"
     except OSError as error:  # a folder that may not be entered, a name that is too long
         return f"can't be read: {error.strerror}: {path}"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from typing import Generic, NamedTuple, TypeVar
 
@@ -44,8 +45,11 @@ class Multi(Generic[T]):
         multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
+        self._gone: set[int] = set()
         self._due = _NEVER
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._open = True
+        self._waking = threading.Lock()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._running: dict[pycurl.Curl, _Transfer[T]] = {}
         self._streams: dict[pycurl.Curl, _Transfer[T]] = {}
@@ -61,19 +65,22 @@ class Multi(Generic[T]):
         handle = idle.pop() if idle else transport.handle()
         handle.begin(call)
         transfer = _Transfer(transport, handle, token, call.settle is not None)
+        self._multi.add_handle(handle.curl)
         self._running[handle.curl] = transfer
         if transfer.settles:
             self._streams[handle.curl] = transfer
-        self._multi.add_handle(handle.curl)
 
     def poll(self, timeout: float) -> list[tuple[T, Reply | Exception]]:
         """Waits at most `timeout` seconds for something to happen."""
         now = time.monotonic()
         wait = min(timeout, self._due - now, self._look - now if self._streams else _NEVER)
+        self._gone.clear()
         for fd, events in self._epoll.poll(max(wait, 0.0), _BATCH):
             if fd == self._wake:
                 os.eventfd_read(fd)
-            elif fd in self._watched:  # else: let go of by what came before it in this batch
+            # What came before it in this batch may have let go of it: then the event is of a socket that was closed,
+            # even if another one has got its number since.
+            elif fd not in self._gone:
                 self._multi.socket_action(fd, _told(events))
         if self._due <= time.monotonic():
             self._due = _NEVER
@@ -84,10 +91,14 @@ class Multi(Generic[T]):
         return ended
 
     def wake(self) -> None:
-        os.eventfd_write(self._wake, 1)
+        """Does nothing once it is closed."""
+        with self._waking:  # else the number could be another file's by now
+            if self._open:
+                os.eventfd_write(self._wake, 1)
 
-    def close(self) -> None:
-        """Break off what runs, and let go of every connection."""
+    def close(self) -> list[T]:
+        """Break off what runs, and let go of every connection; gives the tokens of what was broken off."""
+        left = [transfer.token for transfer in self._running.values()]
         for curl in self._running:
             self._multi.remove_handle(curl)
         self._running.clear()
@@ -95,7 +106,10 @@ class Multi(Generic[T]):
         self._idle.clear()
         self._multi.close()
         self._epoll.close()
-        os.close(self._wake)
+        with self._waking:
+            self._open = False
+            os.close(self._wake)
+        return left
 
     def _ended(self) -> list[tuple[T, Reply | Exception]]:
         ended: list[tuple[T, Reply | Exception]] = []
@@ -129,6 +143,7 @@ class Multi(Generic[T]):
         watched = self._watched
         if what == pycurl.POLL_REMOVE:
             if watched.pop(fd, None) is not None:
+                self._gone.add(fd)
                 try:
                     self._epoll.unregister(fd)
                 except OSError:

@@ -20,15 +20,17 @@ import os
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from urllib.parse import unquote
 
 import pycurl
 
 from inferd.adapters.redact import Redactor, public_url, url_secrets
 from shared.config import ModelConfig
-from shared.errors import Retryable
+from shared.errors import Permanent, Retryable, UsageError
 from shared.records import Generation
 
 MAX_BODY = 64 << 20
@@ -84,7 +86,8 @@ class Transport:
 
     url: http or https. headers: lines as they go out, Content-Type included. timeout: seconds for the whole call,
     whatever comes or doesn't. secrets: what must not appear in any text; the userinfo and query values of `url` and of
-    the environment's proxies are added to them. password: of the client's key.
+    the environment's proxies are added to them. password: of the client's key. Raises UsageError when one of the
+    model's certificate files can't be used.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class Transport:
         password: str = "",
     ) -> None:
         proxies = filter(None, (os.environ.get(name, "") for name in _PROXY_VARIABLES))
-        hidden = [secret for address in (url, *proxies) for secret in url_secrets(address)]
+        hidden = [*url_secrets(url), *(secret for proxy in proxies for secret in _proxy_secrets(proxy))]
         self.redact = Redactor([*secrets, *hidden, *([password] if password else [])])
+        if fault := _certificate_fault(model, password):
+            raise UsageError(f"model {model.abbr}: {fault}")
         self.address = public_url(url)
         self.timeout = timeout
         self.connect_timeout = min(model.connect_timeout, timeout)
@@ -180,7 +185,9 @@ class Handle:
     def failed(self, code: int, text: str = "") -> Reply | Exception:
         """What a transfer that failed comes to. Its connection is closed: libcurl keeps none after an error."""
         exchange, transport = self._exchange, self._transport
-        status = exchange.status or _status(exchange.lines) or None
+        status = (
+            self.curl.getinfo(pycurl.RESPONSE_CODE) or None
+        )  # of the endpoint's: what a proxy said to CONNECT isn't
         reply = exchange.end(200)
         if exchange.raised is not None:
             return exchange.raised
@@ -190,6 +197,8 @@ class Handle:
             return Retryable("bad_response", f"the answer is longer than {MAX_BODY >> 20} MiB: given up", status=status)
         if code == pycurl.E_OPERATION_TIMEDOUT:
             return self._timed_out(status)
+        if self.curl.getinfo(pycurl.HTTP_CONNECTCODE) == 407:
+            return Permanent("auth", "the proxy wants a user name and password: HTTP 407", status=407)
         quoted = transport.redact.quote(text)
         if code in _GARBLED:
             return Retryable("bad_response", f"the answer can't be read: {quoted}", status=status)
@@ -243,6 +252,8 @@ class _Exchange:
         self.settle: Settle | None = None
 
     def begin(self, call: Call) -> None:
+        if not isinstance(call.body, bytes):
+            raise TypeError(f"a call's body must be bytes, not {type(call.body).__name__}")
         self.rest = call.body
         self.feed = call.feed
         self.settle = call.settle
@@ -287,15 +298,22 @@ class _Exchange:
         self.last_byte = time.monotonic()
         try:
             self.feed(piece)
-        except Exception as error:  # noqa: BLE001  # nothing may pass through libcurl's frames; it is raised again outside
-            self.raised = error
-            return -1
+        except BaseException as error:  # noqa: BLE001  # nothing may pass through libcurl's frames
+            return self._break_off(error)
         return None
 
     def progress(self, *_totals: float) -> int:
-        silence = self.settle() if self.settle else None
-        self.settled = silence is not None and time.monotonic() - self.last_byte >= silence
+        try:
+            silence = self.settle() if self.settle else None
+            self.settled = silence is not None and time.monotonic() - self.last_byte >= silence
+        except BaseException as error:  # noqa: BLE001  # as above
+            return self._break_off(error)
         return int(self.settled)
+
+    def _break_off(self, error: BaseException) -> int:
+        """It is raised again outside. A SystemExit would end the process in here."""
+        self.raised = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+        return -1
 
 
 def _options(model: ModelConfig, url: str) -> list[tuple[int, str | int | None]]:
@@ -306,7 +324,9 @@ def _options(model: ModelConfig, url: str) -> list[tuple[int, str | int | None]]
         # A connection on its way may turn out to carry many streams: then that is better than one each.
         (pycurl.PIPEWAIT, int(offered)),
     ]
-    options += [(pycurl.CAPATH, None), (pycurl.CAINFO, model.ca_file)] if model.ca_file else _authority()
+    trusted = _authority()
+    options += [(pycurl.CAPATH, None), (pycurl.CAINFO, model.ca_file)] if model.ca_file else trusted
+    options += [(_OF_PROXY[option], value) for option, value in trusted]
     if model.client_cert:
         options += [(pycurl.SSLCERT, model.client_cert), (pycurl.SSLKEY, model.client_key or model.client_cert)]
     if model.low_speed_limit and model.low_speed_time:
@@ -317,6 +337,59 @@ def _options(model: ModelConfig, url: str) -> list[tuple[int, str | int | None]]
     if model.type == "local":
         options.append((pycurl.NOPROXY, "*"))  # a server of our own, whatever the environment says
     return options
+
+
+_OF_PROXY = {pycurl.CAINFO: pycurl.PROXY_CAINFO, pycurl.CAPATH: pycurl.PROXY_CAPATH}
+
+
+def _certificate_fault(model: ModelConfig, password: str) -> str | None:
+    """What is wrong with the model's certificate files, found before the first request: with each one it would look
+    like a server that can't be reached, and libcurl would ask the terminal for a password that is missing.
+    """
+    for name in ("ca_file", "client_cert", "client_key"):
+        if path := getattr(model, name):
+            try:
+                Path(path).read_bytes()
+            except OSError as error:
+                return f"{name}: can't be read: {error.strerror}: {path}"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if model.ca_file:
+            context.load_verify_locations(model.ca_file)
+    except (OSError, ValueError):  # SSLError is an OSError
+        return f"ca_file: holds no certificate in PEM: {model.ca_file}"
+    if not model.client_cert:
+        return None
+    asked = False
+
+    def tell() -> str:
+        nonlocal asked
+        asked = True
+        return password
+
+    key = model.client_key or model.client_cert
+    try:
+        context.load_cert_chain(model.client_cert, key, tell)
+    except (OSError, ValueError) as error:
+        if asked and not password:
+            return f"client_key: is encrypted: name the variable with its password as client_key_password_env: {key}"
+        if asked:
+            return f"client_key: can't be read with the password in {model.client_key_password_env}: {key}"
+        reason = getattr(error, "reason", None) or "no certificate, or no key, in PEM"
+        return f"client_cert: can't be used: {reason}: {model.client_cert}, {key}"
+    return None
+
+
+def _proxy_secrets(proxy: str) -> list[str]:
+    """Of a proxy's address as people write it: perhaps without a scheme, perhaps none that can be read, and then quoted
+    whole by libcurl.
+    """
+    info, at, _ = proxy.rpartition("://")[2].rpartition("@")
+    if not at:
+        return []
+    forms = [(text, text.partition(":")[2]) for text in (info, unquote(info))]
+    basic = b64encode(unquote(info).encode()).decode()
+    return [secret for secret in (proxy, basic, *forms[0], *forms[1]) if secret]
 
 
 def _authority() -> list[tuple[int, str | int | None]]:

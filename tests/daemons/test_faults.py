@@ -396,6 +396,9 @@ def test_late_answer_is_dropped(tmp_path: Path) -> None:
     beat = heartbeat(work.infer_heartbeat())
     assert beat is not None
     assert beat.counters["late_answers"] == 1
+    status = infer_status(work)
+    assert status is not None
+    assert (status.late_answers, status.duplicates) == (1, 1)  # it was paid for, and the second one as well
 
 
 ODD = {

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from inferd import dispatcher as module
 from inferd.ask import Asker, Redact
-from inferd.dispatcher import Dispatcher, Ending
+from inferd.dispatcher import UNSAVED, Dispatcher, Ending
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
 from inferd.progress import Lane
@@ -453,6 +453,32 @@ def test_a_disk_that_refuses_stops_the_paying(monkeypatch: pytest.MonkeyPatch, c
         assert os.strerror(code) in made.dispatcher.fatal
         assert made.status("a").state == "pending"
         assert made.dispatch([Scripted("m0", always("ok"))]).done == 1
+
+
+def test_a_disk_that_stands_still_stops_the_paying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an fsync hangs, only so much is asked as a kill may lose; when it returns, all goes on to the end."""
+    goes_on = threading.Event()
+    real = AppendFile.append
+    looks: list[int] = []
+
+    def hanging(self: AppendFile, data: bytes) -> int:
+        assert goes_on.wait(30)
+        return real(self, data)
+
+    adapter = Scripted("m0", always("ok"))
+
+    def look(dispatcher: Dispatcher) -> None:
+        if dispatcher.counters().get("unsaved", 0) >= UNSAVED and not dispatcher.lanes[0].in_flight:
+            looks.append(adapter.calls.total())
+            if len(looks) > 5:
+                goes_on.set()
+
+    monkeypatch.setattr(AppendFile, "append", hanging)
+    with bench({"a": (UNSAVED + 500, 1)}) as made:
+        assert made.dispatch([adapter], workers=2, each_step=look).done == 1
+        assert set(looks[:5]) == {looks[0]}
+        assert UNSAVED <= looks[0] <= UNSAVED + 2
+        assert adapter.calls.total() == UNSAVED + 500
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"\x00\x00", b'":'])

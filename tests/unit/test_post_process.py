@@ -1,5 +1,5 @@
 """What is taken from an answer, and that targets take the same form. Names in brackets are cases of
-/work/shared/cases."""
+../shared/cases."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def test_both_sides_name_the_same_steps() -> None:
     """The vocabulary that task files are checked against is the one that is scored with."""
     assert set(POST_PROCESS) == NAMES
     assert all(step.name == name and step.version for name, step in POST_PROCESS.items())
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
+    """[math-scorer-executes] A program as an answer is a text like any other: wrong, and not executed."""
+    mark = tmp_path / "pwned"
+    answer = f"\\boxed{{__import__('os').system('touch {mark}')}}"
+    step = POST_PROCESS[name]
+    found = step.answer(answer)
+    for metric in METRICS.values():
+        assert found is None or metric.score(found, [step.target("4")]) < 1.0
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

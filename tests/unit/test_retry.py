@@ -44,7 +44,7 @@ def test_the_last_attempt_is_the_last(most: int) -> None:
 
 
 def test_the_ceiling_doubles_up_to_its_own() -> None:
-    """1, 2, 4 ... 60, 60: and far beyond what a float could double to."""
+    """`backoff-exceeds-cap`: 1, 2, 4 ... 60, 60: and far beyond what a float could double to."""
     policy = msgspec.structs.replace(POLICY, max_attempts=10**6)
     waits = [next_wait(Retryable("timeout", "late"), attempt, policy, highest) for attempt in range(1, 9)]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
