@@ -140,16 +140,14 @@ class _Table:
 
     def duplicates(self, first: int) -> int:
         """Among the first so many rows that were added: how many have the order and the key of an earlier one."""
-        if first < 2:
-            return 0
-        order = np.frombuffer(self._columns.order, np.uint64)
-        rows = self._rows[self._rows < first]
-        again = np.flatnonzero(order[rows[1:]] == order[rows[:-1]])
-        if not len(again):
-            return 0
-        key = np.frombuffer(self._columns.key, np.uint64)
-        pairs = {(int(order[row]), int(key[row])) for row in rows[np.union1d(again, again + 1)]}
-        return len(np.union1d(again, again + 1)) - len(pairs)
+        columns, rows = self._columns, self._rows
+        places: set[int] = set()  # where the same order stands twice or more, side by side
+        for start in range(0, len(rows), _BLOCK):
+            orders = np.frombuffer(columns.order, np.uint64)[rows[start : start + _BLOCK + 1]]
+            for place in (np.flatnonzero(orders[1:] == orders[:-1]) + start).tolist():
+                places |= {place, place + 1}
+        asked = [int(rows[place]) for place in places if rows[place] < first]
+        return len(asked) - len({(columns.order[row], columns.key[row]) for row in asked})
 
 
 class Found(NamedTuple):

@@ -117,7 +117,9 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
 def check_certificates(model: ModelConfig, place: str, base: Path) -> Iterator[Problem]:
     """The files that the model's connections need."""
     for key in CERTIFICATES:
-        if (name := getattr(model, key)) and (fault := _file_fault(Path(os.path.normpath(Path(base, name))))):
+        if CONTROL.search(name := getattr(model, key)):  # the key itself, perhaps, so it isn't quoted
+            yield Problem(f"{place}.{key}", "expected the name of a file in PEM")
+        elif name and (fault := _file_fault(Path(os.path.normpath(Path(base, name))))):
             yield Problem(f"{place}.{key}", fault)
 
 

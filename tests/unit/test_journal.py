@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared import journal
+from shared import answers, journal
 from shared.answers import AnswerIndex, key64, order_of
 from shared.atomic import AppendFile
 from shared.errors import WorkDirError
@@ -644,3 +644,12 @@ def test_a_target_makes_its_file_at_its_first_line(tmp_path: Path) -> None:
     assert target.file() is target.file()
     assert [path.name for path in (tmp_path / "predictions" / "m").iterdir()] == [f"tmp_d.{CLAIM}.jsonl"]
     target.close()
+
+
+def test_duplicates_are_counted_over_the_edges_of_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However long a block of the table is, the count is the same."""
+    rows = [attempt_of(doc_id, text=str(copy)) for copy in range(3) for doc_id in range(0, 9, copy + 1)]
+    path = write(tmp_path / "a", [encode_record(row) for row in rows])
+    for block in range(1, 12):
+        monkeypatch.setattr(answers, "_BLOCK", block)
+        assert AnswerIndex([path]).duplicates == len(rows) - 9
