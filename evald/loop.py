@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from evald.predictions import Incomplete
 from evald.results import PairResult
-from evald.score import Incomplete, ScoreJob, score_pair
+from evald.score import ScoreJob, score_pair
 from evald.summary import RESULT_LIMIT, write_summary
 from evald.watch import Events, Pair, Wake, Watch
 from evald.workers import OverTime, Workers

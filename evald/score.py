@@ -9,47 +9,47 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from evald.calibration import CalibrationBuffer
-from evald.metrics import METRICS, CorpusScore
-from evald.post_process import POST_PROCESS, target_fault
+from evald.metrics import METRICS, CorpusScore, Judged, Sample, Scorer, judges_of
+from evald.post_process import POST_PROCESS, pipeline_of, target_fault
+from evald.predictions import Predictions
+from evald.reducers import reduced
 from evald.results import CategoryResult, MetricResult, PairResult, ScoreError, Served
 from evald.stats import Moments, bounds, interval, wilson
 from shared.atomic import replace, replace_lines
-from shared.errors import TandemError, WorkDirError
-from shared.journal import split_lines
+from shared.errors import WorkDirError
 from shared.layout import WorkDir
 from shared.plan import read_planned_tasks, tasks_digest
 from shared.records import (
     ANSWERS,
-    SCHEMA,
     EvalRun,
     PlanDataset,
     PlanPair,
     Prediction,
     TaskSpec,
-    check_schema,
     encode_record,
 )
 
 SCORER = "2"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
+CHUNK = 256  # docs that are scored together
 KEPT_ERRORS = 100
 KEPT_NAMES = 16  # of served models, and of fingerprints: an endpoint may send a new one with each answer
 MAX_NAME = 100  # characters
 MAX_REASON = 500  # characters
 
 
-class Incomplete(TandemError):
-    """The predictions as seen now aren't what the status says: look again later."""
+NO_ANSWER = "no answer"
 
 
 class ScoreJob(Struct, frozen=True):
@@ -65,7 +65,7 @@ class ScoreJob(Struct, frozen=True):
         """Digest of all that decides the result: the predictions, the tasks, and every rule's version and
         parameters.
         """
-        rules = [(name, metric.version, metric.params, metric.threshold) for name, metric in sorted(METRICS.items())]
+        rules = [(name, metric.version) for name, metric in sorted(METRICS.items())]
         steps = [(name, step.version) for name, step in sorted(POST_PROCESS.items())]
         parts = (self.digests, self.dataset.digest, self.pair.digest, SCORER, rules, steps, self.bins)
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
@@ -80,69 +80,18 @@ def score_pair(job: ScoreJob) -> None:
     totals = _Totals(CalibrationBuffer(job.bins))
 
     def lines() -> Iterator[bytes]:
-        with closing(_Predictions(work, pair, job.digests)) as predictions:
-            for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr)):
-                for run in _score_doc(pair.model, doc_id, task, predictions.take(doc_id, dataset.repeats), totals):
+        with closing(Predictions(work, pair, job.digests)) as predictions:
+            docs = (
+                _Doc(doc_id, task, predictions.take(doc_id, dataset.repeats))
+                for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr))
+            )
+            while chunk := list(islice(docs, CHUNK)):
+                for run in _score_chunk(pair.model, chunk, totals):
                     yield encode_record(run) + b"\n"
             predictions.finish()
 
     replace_lines(work.scores(pair.model, pair.dataset), lines())
     replace(work.result(pair.model, pair.dataset), encode_record(totals.result(job)) + b"\n")
-
-
-class _Predictions:
-    """A pair's predictions over all its shards, each checked against its place in the plan and each file against its
-    digest.
-    """
-
-    def __init__(self, work: WorkDir, pair: PlanPair, digests: tuple[str, ...]) -> None:
-        self._where = f"{pair.model} x {pair.dataset}"
-        self._rows = self._read(
-            [
-                (work.predictions(pair.model, shard.stem), digest)
-                for shard, digest in zip(pair.shards, digests, strict=True)
-            ]
-        )
-
-    def take(self, doc_id: int, repeats: int) -> list[Prediction]:
-        """The doc's predictions, one a repeat."""
-        rows = []
-        for repeat in range(repeats):
-            row = next(self._rows, None)
-            if row is None or (row.doc_id, row.idx, row.repeat) != (doc_id, 0, repeat):
-                found = "the end" if row is None else f"({row.doc_id}, {row.idx}, {row.repeat})"
-                raise Incomplete(f"{self._where}: predictions hold {found} where the plan has ({doc_id}, 0, {repeat})")
-            rows.append(row)
-        return rows
-
-    def finish(self) -> None:
-        if next(self._rows, None) is not None:
-            raise Incomplete(f"{self._where}: more predictions than the plan has requests")
-
-    def close(self) -> None:
-        self._rows.close()
-
-    def _read(self, files: list[tuple[Path, str]]) -> Generator[Prediction, None, None]:
-        decoder = msgspec.json.Decoder(Prediction)
-        for path, digest in files:
-            seen = hashlib.sha256()
-            try:
-                file = path.open("rb")
-            except FileNotFoundError:
-                raise Incomplete(f"{path}: not there yet") from None
-            with file:
-                for _, line in split_lines(file):
-                    seen.update(line)
-                    seen.update(b"\n")
-                    try:
-                        row = decoder.decode(line)
-                        if row.schema != SCHEMA:
-                            check_schema(line, str(path))
-                        yield row
-                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                        raise Incomplete(f"{path}: holds a line that is no prediction: {error}") from None
-            if seen.hexdigest() != digest:
-                raise Incomplete(f"{path}: its content isn't what the status names")
 
 
 class _Names:
@@ -168,9 +117,13 @@ class _Names:
 
 @dataclass
 class _MetricTotals:
+    version: str
+    params: dict[str, Any]
+    threshold: float
+    corpus: CorpusScore | None
     moments: Moments = field(default_factory=Moments)
     correct: int = 0
-    corpus: CorpusScore | None = None
+    binary: bool = True  # every score 0 or 1 so far
 
 
 @dataclass
@@ -193,10 +146,13 @@ class _Totals:
     unextracted: int = 0
     attempts: int = 0
 
-    def metric(self, name: str) -> _MetricTotals:
-        if name not in self.metrics:
-            self.metrics[name] = _MetricTotals(corpus=METRICS[name].corpus())
-        return self.metrics[name]
+    def metric(self, judged: Judged) -> _MetricTotals:
+        own = self.metrics.get(judged.label)
+        if own is None:
+            scorer = judged.scorer
+            own = _MetricTotals(judged.version, _params(judged), scorer.threshold, scorer.corpus())
+            self.metrics[judged.label] = own
+        return own
 
     def result(self, job: ScoreJob) -> PairResult:
         headline = self.headline.estimate()
@@ -224,7 +180,7 @@ class _Totals:
             system_fingerprints=self.system_fingerprints.result(),
             unextracted=self.unextracted,
             repeats=job.dataset.repeats,
-            metrics=tuple(self._metric_result(name, job) for name in sorted(self.metrics)),
+            metrics=tuple(self._metric_result(label, job) for label in sorted(self.metrics)),
             categories=tuple(
                 CategoryResult(category, moments.n, moments.estimate().mean)
                 for category, moments in sorted(self.categories.items())
@@ -238,112 +194,145 @@ class _Totals:
             scorer=SCORER,
         )
 
-    def _metric_result(self, name: str, job: ScoreJob) -> MetricResult:
-        metric, totals = METRICS[name], self.metrics[name]
+    def _metric_result(self, label: str, job: ScoreJob) -> MetricResult:
+        totals = self.metrics[label]
         estimate = totals.moments.estimate()
-        proportion = metric.threshold == 1.0 and job.dataset.repeats == 1
+        proportion = totals.binary and totals.threshold == 1.0 and job.dataset.repeats == 1
         return MetricResult(
-            name=name,
-            version=metric.version,
-            params=dict(metric.params),
+            name=label,
+            version=totals.version,
+            params=totals.params,
             n=estimate.n,
             mean=estimate.mean,
             stderr=estimate.stderr,
             interval=wilson(totals.correct, estimate.n) if proportion else interval(estimate),
             correct=totals.correct,
-            threshold=metric.threshold,
+            threshold=totals.threshold,
             corpus=totals.corpus.result() if totals.corpus is not None else None,
         )
 
 
-def _score_doc(
-    model: str, doc_id: int, task: TaskSpec, predictions: list[Prediction], totals: _Totals
-) -> Iterator[EvalRun]:
-    """One EvalRun a metric; adds the doc to the totals."""
+def _params(judged: Judged) -> dict[str, Any]:
+    """What the scorer says of itself, and what the task told it."""
+    told = msgspec.to_builtins(judged.parameters)
+    told.pop("label", None)
+    return {**judged.scorer.params, **told}
+
+
+class _Doc:
+    """A doc on its way: its answers, and what post-processing takes from them. fault: why it can't be scored."""
+
+    def __init__(self, doc_id: int, task: TaskSpec, predictions: list[Prediction]) -> None:
+        self.doc_id = doc_id
+        self.task = task
+        self.predictions = predictions
+        self.answers = [p.generation for p in predictions if p.outcome in ANSWERS and p.generation is not None]
+        self.extracted: list[str | None] = []
+        self.samples: list[Sample] = []
+        self.fault = "" if self.answers else NO_ANSWER
+        if self.answers:
+            self._extract()
+
+    def _extract(self) -> None:
+        task = self.task
+        try:
+            # Told when the suite was submitted; a plan made otherwise may still hold it.
+            self.fault = target_fault(task) or ""
+            pipeline = pipeline_of(task.post_process)
+            targets = [pipeline.target(target) for target in task.targets]
+            self.extracted = [pipeline.answer(answer.text) for answer in self.answers]
+        except Exception as error:  # noqa: BLE001  # a defect in a step costs this doc its score, and says so; not the pair
+            self.fault = _why(error)
+            return
+        self.samples = [
+            Sample(extracted, targets, answer.text, task)
+            for extracted, answer in zip(self.extracted, self.answers, strict=True)
+        ]
+
+
+def _score_chunk(model: str, docs: list[_Doc], totals: _Totals) -> Iterator[EvalRun]:
+    """One EvalRun a doc and metric, in the order of the docs; adds them to the totals."""
+    batches: dict[Scorer, list[Sample]] = {}
+    for doc in docs:
+        if not doc.fault:
+            for judged in judges_of(doc.task.metric_name):
+                batches.setdefault(judged.scorer, []).extend(doc.samples)
+    scores = {scorer: scorer.score_all(samples) for scorer, samples in batches.items()}
+    for doc in docs:
+        _count_doc(doc, totals)
+        for position, judged in enumerate(judges_of(doc.task.metric_name)):
+            score, each, fault = None, list[float](), doc.fault
+            if not fault:
+                score, each, fault = _reduce(judged, doc, list(islice(scores[judged.scorer], len(doc.samples))))
+            if score is not None:
+                _count_metric(totals, judged, score, doc.samples)
+            if position == 0 and doc.answers:
+                _count_headline(totals, doc, judged, score, each, fault)
+            yield _run(model, doc, judged.label, score, fault)
+
+
+def _reduce(judged: Judged, doc: _Doc, given: list[float | Exception]) -> tuple[float | None, list[float], str]:
+    """(the doc's score, that of each repeat, why there is none)."""
+    try:
+        each = [_checked(score) for score in given]
+        threshold = judged.scorer.threshold
+        return _checked(reduced(judged.parameters, each, doc.extracted, threshold)), each, ""
+    except Exception as error:  # noqa: BLE001  # as above
+        return None, [], _why(error)
+
+
+def _run(model: str, doc: _Doc, label: str, score: float | None, fault: str) -> EvalRun:
+    known = [answer.confidence for answer in doc.answers if answer.confidence is not None]
+    return EvalRun(
+        model_id=model,
+        task_id=doc.task.task_id,
+        doc_id=doc.doc_id,
+        metric_name=label,
+        score=score,
+        category=doc.task.category,
+        answers=len(doc.answers),
+        confidence=math.fsum(known) / len(known) if known else None,
+        extracted=tuple(doc.extracted),
+        error=fault,
+    )
+
+
+def _count_doc(doc: _Doc, totals: _Totals) -> None:
     totals.n_docs += 1
-    totals.outcomes.update(prediction.outcome for prediction in predictions)
-    totals.attempts += sum(prediction.attempts for prediction in predictions)
-    answers = [p.generation for p in predictions if p.outcome in ANSWERS and p.generation is not None]
-    for answer in answers:
+    totals.outcomes.update(prediction.outcome for prediction in doc.predictions)
+    totals.attempts += sum(prediction.attempts for prediction in doc.predictions)
+    totals.n_missing += not doc.answers
+    totals.unextracted += sum(text is None for text in doc.extracted)
+    for answer in doc.answers:
         totals.served_models.add(answer.served_model)
         totals.system_fingerprints.add(answer.system_fingerprint)
-    if not answers:
-        totals.n_missing += 1
-        for name in task.metrics:
-            yield EvalRun(
-                model_id=model, task_id=task.task_id, doc_id=doc_id, metric_name=name, score=None,
-                category=task.category, error="no answer",
-            )  # fmt: skip
-        return
-    step = POST_PROCESS[task.post_process]
-    reason = target_fault(task) or ""  # told when the suite was submitted; a plan made otherwise may still hold it
-    extracted: list[str | None] = []
-    targets: list[str] = []
-    try:
-        targets = [step.target(target) for target in task.targets]
-        extracted = [step.answer(answer.text) for answer in answers]
-    except Exception as error:  # noqa: BLE001  # a defect in a step costs this doc its score, and says so; not the pair
-        reason = _why(error)
-    totals.unextracted += sum(text is None for text in extracted)
-    confidences = [answer.confidence for answer in answers]
-    known = [confidence for confidence in confidences if confidence is not None]
-    for position, name in enumerate(task.metrics):
-        scores: list[float] = []
-        fault = reason
-        if not fault:
-            try:
-                scores = [0.0 if text is None else _checked(METRICS[name].score(text, targets)) for text in extracted]
-            except Exception as error:  # noqa: BLE001  # as above
-                fault = _why(error)
-        score = math.fsum(scores) / len(scores) if not fault else None
-        if score is not None:
-            _count_metric(totals, name, score, [text or "" for text in extracted], targets)
-        if position == 0:
-            _count_headline(totals, task, name, score, scores, confidences, fault)
-        yield EvalRun(
-            model_id=model,
-            task_id=task.task_id,
-            doc_id=doc_id,
-            metric_name=name,
-            score=score,
-            category=task.category,
-            answers=len(answers),
-            confidence=math.fsum(known) / len(known) if known else None,
-            extracted=tuple(extracted),
-            error=fault,
-        )
 
 
-def _count_metric(totals: _Totals, name: str, score: float, extracted: list[str], targets: list[str]) -> None:
-    own = totals.metric(name)
+def _count_metric(totals: _Totals, judged: Judged, score: float, samples: list[Sample]) -> None:
+    own = totals.metric(judged)
     own.moments.add(score)
-    own.correct += score >= METRICS[name].threshold
+    own.correct += score >= own.threshold
+    own.binary = own.binary and score in (0.0, 1.0)
     if own.corpus is not None:
-        for text in extracted:
-            own.corpus.add(text, targets)
+        for sample in samples:
+            own.corpus.add(sample.answer or "", sample.targets)
 
 
 def _count_headline(
-    totals: _Totals,
-    task: TaskSpec,
-    name: str,
-    score: float | None,
-    scores: list[float],
-    confidences: list[float | None],
-    reason: str,
+    totals: _Totals, doc: _Doc, judged: Judged, score: float | None, each: list[float], fault: str
 ) -> None:
-    totals.headline_names.add(name)
+    totals.headline_names.add(judged.label)
     if score is None:
         totals.n_errors += 1
         if len(totals.errors) < KEPT_ERRORS:
-            totals.errors.append(ScoreError(task.task_id, reason))
+            totals.errors.append(ScoreError(doc.task.task_id, fault))
         return
     totals.headline.add(score)
     totals.all_binary = totals.all_binary and score in (0.0, 1.0)
-    totals.categories.setdefault(task.category, Moments()).add(score)
-    threshold = METRICS[name].threshold
-    for one, confidence in zip(scores, confidences, strict=True):
-        totals.calibration.add(confidence, one >= threshold)
+    totals.categories.setdefault(doc.task.category, Moments()).add(score)
+    threshold = judged.scorer.threshold
+    for one, answer in zip(each, doc.answers, strict=True):
+        totals.calibration.add(answer.confidence, one >= threshold)
 
 
 def _why(error: Exception) -> str:
@@ -351,7 +340,9 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_REASON]
 
 
-def _checked(score: float) -> float:
+def _checked(score: float | Exception) -> float:
+    if isinstance(score, Exception):
+        raise score
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"a score must lie in [0, 1], not {score}")
     return score

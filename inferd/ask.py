@@ -82,14 +82,14 @@ class Asker:
                 if raised.kind in ERROR_CLASSES
                 else Permanent("adapter", f"no error class {raised.kind!r}: {raised}")
             )
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  # a worker's edge: a defect ends one request
-            error = Permanent("adapter", f"{type(raised).__name__}: {raised}")
+        except BaseException as raised:  # noqa: BLE001  # a worker's edge: a defect ends one request
+            error = Permanent("adapter", described(raised))
         latency = self._clock.monotonic() - started
         if generation is not None:
             try:
                 return self._answered(request, attempt, latency, generation)
             except Exception as raised:  # noqa: BLE001  # a text that is no text, say: nothing checked it yet
-                error = Permanent("adapter", f"its Generation can't be kept: {type(raised).__name__}: {raised}")
+                error = Permanent("adapter", f"its Generation can't be kept: {described(raised)}")
         assert error is not None
         return self.failed(request, attempt, latency, error)
 
@@ -142,6 +142,14 @@ class Asker:
         kept = _decode(line).generation  # what can't be read back would be no answer when it is merged
         assert kept is not None
         return Ended(line, outcome, None, "", latency, cost, usage, kept.served_model, kept.system_fingerprint)
+
+
+def described(error: BaseException) -> str:
+    """An error that may be anybody's, as a text, whatever its own `__str__` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # as told
+        return type(error).__name__
 
 
 def cost_of(usage: Usage | None, price: Price) -> float:

@@ -122,7 +122,7 @@ class Engine(Generic[J]):
             try:
                 call = self._adapter.call(request.prompt, request.task)
                 self._multi.start(self._adapter.transport, call, (job, call, started))
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # an adapter's defect ends one request
+            except BaseException as error:  # noqa: BLE001  # an adapter's defect ends one request
                 failed.append((job, self._asker.ended(request, job.attempt, started, _raiser(error))))
         return failed
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shared.records import Example, GenerationSettings, Message
+from shared.records import Example, GenerationSettings, Message, Named
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1)]
@@ -98,7 +98,8 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
 
 
 class FieldMapping(_Table, frozen=True, kw_only=True):
-    """Which field of a row holds what. target: a string, a number, a boolean or an array of them. task_id: default
+    """Which field of a row holds what. metadata: fields that a task keeps as they are, for metrics that need them.
+    target: a string, a number, a boolean or an array of them. task_id: default
     `<abbr>-<doc_id>`. A name with dots that is no field itself leads into nested objects: `answers.text`.
     """
 
@@ -106,6 +107,8 @@ class FieldMapping(_Table, frozen=True, kw_only=True):
     target: str | None = None
     task_id: str | None = None
     category: str | None = None
+    cluster: str | None = None
+    metadata: tuple[str, ...] = ()
 
 
 class DatasetConfig(_Table, frozen=True, kw_only=True):
@@ -115,10 +118,10 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     format: by default told from the file's name; JSON and JSON lines are told apart by their content. columns: the
     names of the columns of a CSV or TSV file without a header. prompt: a Jinja template over the row's fields.
     messages: turns whose contents are such templates. target_regex: what to take from the target (its first group, or
-    all that matched when it has none; the last match); a target without a match is refused. metric: one name or
-    several, the first is the headline. metric, post_process, category, few_shot and generation hold for all tasks that
-    don't tell their own. repeats: samples of each task. seed_per_repeat: a repeat's seed is seed + repeat; if
-    false, each repeat sends the same one. limit: only the first so many rows.
+    all that matched when it has none; the last match); a target without a match is refused. metric, post_process: see
+    `shared.scoring`; the first metric is the headline. metric, post_process, category, few_shot and generation hold
+    for all tasks that don't tell their own. repeats: samples of each task. seed_per_repeat: a repeat's seed is seed +
+    repeat; if false, each repeat sends the same one. limit: only the first so many rows.
     """
 
     abbr: Name
@@ -130,8 +133,8 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     messages: tuple[Message, ...] | None = None
     few_shot: tuple[Example, ...] = ()
     target_regex: str | None = None
-    metric: str | Annotated[tuple[str, ...], Meta(min_length=1)] | UnsetType = UNSET
-    post_process: str | UnsetType = UNSET
+    metric: Named | tuple[Named, ...] | UnsetType = UNSET
+    post_process: Named | tuple[Named, ...] | UnsetType = UNSET
     category: str = ""
     repeats: Count = 1
     seed_per_repeat: bool = True

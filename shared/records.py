@@ -87,6 +87,10 @@ class GenerationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
         return msgspec.structs.replace(base, **own)
 
 
+Named = str | dict[str, Any]
+"""A name, or a table that holds it beside its parameters."""
+
+
 class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One item of a dataset. Exactly one of `prompt` and `messages` is given. Its position in the dataset is its
     doc_id.
@@ -95,8 +99,11 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     "post_process":"last_number","category":"arithmetic","few_shot":[{"prompt":"1 plus 1?","target":"2"}],
     "generation":{"max_tokens":16}}
 
-    metric_name: one name or several; the first is the task's headline. targets: every answer that counts as right.
-    few_shot: put before the prompt as turns of the chat.
+    metric_name: one metric or several; the first is the task's headline. post_process: one step or a pipeline. Each is
+    a name, or a table that holds it beside its parameters (`shared.scoring`). targets: every answer that counts as
+    right. few_shot: put before the prompt as turns of the chat. cluster: tasks that share one aren't independent
+    samples (several questions about one text); by default each task is its own. metadata: what a metric needs beside
+    the targets, such as the tests of a program.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -104,15 +111,13 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     targets: tuple[str, ...]
-    metric_name: str | tuple[str, ...] = "exact_match"
-    post_process: str = "none"
+    metric_name: Named | tuple[Named, ...] = "exact_match"
+    post_process: Named | tuple[Named, ...] = "none"
     category: str = ""
     few_shot: tuple[Example, ...] = ()
+    cluster: str = ""
+    metadata: dict[str, Any] = {}
     generation: GenerationSettings = GenerationSettings()
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (self.metric_name,) if isinstance(self.metric_name, str) else self.metric_name
 
 
 class Prompt(Struct, frozen=True, kw_only=True):

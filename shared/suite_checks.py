@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from shared.addresses import CONTROL, address_fault, header_faults, userinfo_fau
 from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
-from shared.tables import convert_table, join_place, show, unknown_word
+from shared.scoring import Spec, measures_of, spec_faults, steps_of
+from shared.tables import convert_table, join_place, show
 from shared.tasks.mapping import compile_template, is_mapped
-from shared.tasks.native import metric_faults
+from shared.tasks.native import default_metric
 from shared.tasks.rows import PYARROW_MISSING, SUFFIXES, format_of
-from shared.vocabulary import POST_PROCESS
+from shared.vocabulary import UNTARGETED
 
 CERTIFICATES = ("ca_file", "client_cert", "client_key")
 """Keys of a model that name a file."""
@@ -194,11 +195,15 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
         for name in sorted({name for name in dataset.columns if dataset.columns.count(name) > 1}):
             yield Problem(f"{place}.columns", f"names {show(name)} twice")
     if dataset.metric is not UNSET:
-        for fault in metric_faults(dataset.metric, "metric"):
-            key, _, text = fault.partition(": ")
-            yield Problem(f"{place}.{key}", text)
-    if dataset.post_process is not UNSET and dataset.post_process not in POST_PROCESS:
-        yield Problem(f"{place}.post_process", unknown_word(dataset.post_process, POST_PROCESS))
+        yield from _spec_problems(measures_of, dataset.metric, f"{place}.metric")
+    if dataset.post_process is not UNSET:
+        yield from _spec_problems(steps_of, dataset.post_process, f"{place}.post_process")
+
+
+def _spec_problems(read: Callable[[Spec], object], spec: Spec, place: str) -> Iterator[Problem]:
+    for fault in spec_faults(read, spec, place):
+        where, _, text = fault.partition(": ")
+        yield Problem(where, text)
 
 
 def _file_fault(path: Path, remedy: str = "") -> str | None:
@@ -212,7 +217,10 @@ def _file_fault(path: Path, remedy: str = "") -> str | None:
 
 def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
     fields = dataset.fields
-    if fields is None or not fields.target:
+    untargeted = not spec_faults(measures_of, default_metric(dataset), "") and all(
+        measure.name in UNTARGETED for measure in measures_of(default_metric(dataset))
+    )
+    if fields is None or not (fields.target or untargeted):
         yield Problem(f"{place}.fields.target", "is required for plain rows: the field that holds the right answer")
     sources = {
         "fields.prompt": fields.prompt if fields else None,

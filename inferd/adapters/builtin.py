@@ -21,6 +21,7 @@ from decimal import Decimal, InvalidOperation
 from msgspec import UNSET
 
 from shared.records import Generation, Prompt, TaskSpec, Usage
+from shared.scoring import steps_of
 from shared.vocabulary import NUMERIC
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -104,17 +105,24 @@ def _generation(model_id: str, prompt: Prompt, task: TaskSpec, right: bool, conf
 def right_answer(task: TaskSpec) -> str:
     """An answer that the task's post-process and metric take as right: its first target, numbers in a sentence."""
     target = task.targets[0] if task.targets else ""
-    return f"The answer is {target}" if task.post_process in NUMERIC else target
+    return f"The answer is {target}" if _form(task) in NUMERIC else target
+
+
+def _form(task: TaskSpec) -> str:
+    """The step that decides which form an answer takes."""
+    names = [step.name for step in steps_of(task.post_process)]
+    return next((name for name in names if name in NUMERIC or name in ("choice_letter", "yes_no")), names[-1])
 
 
 def wrong_answer(task: TaskSpec, pick: int) -> str:
     """An answer of the right kind that is wrong under every metric. pick: which of the many."""
     targets = task.targets
-    if task.post_process in NUMERIC:
+    form = _form(task)
+    if form in NUMERIC:
         return f"The answer is {_other_number(targets, pick)}"
-    if task.post_process == "choice_letter":
+    if form == "choice_letter":
         return _other_letter(targets, pick)
-    if task.post_process == "yes_no":
+    if form == "yes_no":
         return _other_of_yes_and_no(targets)
     plain = [target.strip() for target in targets]
     if plain and all(_NUMBER.fullmatch(target) for target in plain):

@@ -311,7 +311,7 @@ class _Exchange:
         return int(self.settled)
 
     def _break_off(self, error: BaseException) -> int:
-        """It is raised again outside. A SystemExit would end the process in here."""
+        """It is raised again outside: in here a SystemExit would end the process."""
         self.raised = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         return -1
 

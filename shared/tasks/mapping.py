@@ -110,7 +110,6 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
     """What makes one row a task, or says why it can't: (task, []) or (None, faults)."""
     fields = dataset.fields
     assert fields is not None, "the suite's check refuses plain rows without fields.target"
-    assert fields.target is not None, "the suite's check refuses plain rows without fields.target"
     prompt = compile_template(dataset.prompt) if dataset.prompt is not None else None
     turns = [(message.role, compile_template(message.content)) for message in dataset.messages or ()]
     pattern = re.compile(dataset.target_regex) if dataset.target_regex is not None else None
@@ -141,11 +140,15 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
             task_id=task_id,
             prompt=part("prompt", lambda: make_prompt(row), None),
             messages=part("messages", lambda: tuple(Message(role, make(row)) for role, make in turns) or None, None),
-            targets=part("target", lambda: _targets(_field(row, fields.target or ""), pattern), ()),
+            targets=part("target", lambda: _targets(row, fields.target, pattern), ()),
             metric_name=metric,
             post_process=post_process,
             category=category,
             few_shot=dataset.few_shot,
+            cluster=part("fields.cluster", lambda: text_of(_field(row, fields.cluster or "")), "")
+            if fields.cluster
+            else "",
+            metadata=part("fields.metadata", lambda: {name: _field(row, name) for name in fields.metadata}, {}),
             generation=dataset.generation,
         )
         return (None, [f"task {task_id}: {fault}" for fault in faults]) if faults else (task, [])
@@ -177,7 +180,10 @@ def _category(row: Row, name: str, default: str) -> str:
     return default if value is None else text_of(value)
 
 
-def _targets(value: Any, pattern: re.Pattern[str] | None) -> tuple[str, ...]:
+def _targets(row: Row, name: str | None, pattern: re.Pattern[str] | None) -> tuple[str, ...]:
+    if name is None:
+        return ()
+    value = _field(row, name)
     targets = tuple(text_of(item) for item in (value if isinstance(value, list) else [value]))
     return tuple(_last_match(pattern, target) for target in targets) if pattern else targets
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from shared.config import BoundedSettings, DatasetConfig
 from shared.errors import Problem
-from shared.records import SCHEMA, Example, Message, TaskSpec
-from shared.tables import convert_table, unknown_word
+from shared.records import SCHEMA, Example, Message, Named, TaskSpec
+from shared.scoring import Spec, measures_of, spec_faults, steps_of
+from shared.tables import convert_table
 from shared.tasks.rows import json_fault, not_an_object, read_lines
-from shared.vocabulary import METRICS, NUMERIC, POST_PROCESS
+from shared.vocabulary import METADATA, NUMERIC, UNTARGETED
 
 _DIGIT = re.compile(r"\d")
 
@@ -33,11 +33,13 @@ class TaskLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task_id: str
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
-    targets: tuple[str, ...]
-    metric_name: str | tuple[str, ...] | UnsetType = UNSET
-    post_process: str | UnsetType = UNSET
+    targets: tuple[str, ...] = ()
+    metric_name: Named | tuple[Named, ...] | UnsetType = UNSET
+    post_process: Named | tuple[Named, ...] | UnsetType = UNSET
     category: str | UnsetType = UNSET
     few_shot: tuple[Example, ...] | UnsetType = UNSET
+    cluster: str = ""
+    metadata: dict[str, Any] = {}
     generation: BoundedSettings | UnsetType = UNSET
 
 
@@ -61,17 +63,19 @@ def native_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, Task
             post_process=post_process if line.post_process is UNSET else line.post_process,
             category=dataset.category if line.category is UNSET else line.category,
             few_shot=dataset.few_shot if line.few_shot is UNSET else line.few_shot,
+            cluster=line.cluster,
+            metadata=line.metadata,
             generation=dataset.generation if line.generation is UNSET else line.generation.over(dataset.generation),
         )
         faults = task_faults(task)
         yield number, [Problem(f"{path}:{number}", fault) for fault in faults] if faults else task
 
 
-def default_metric(dataset: DatasetConfig) -> str | tuple[str, ...]:
+def default_metric(dataset: DatasetConfig) -> Spec:
     return "exact_match" if dataset.metric is UNSET else dataset.metric
 
 
-def default_post_process(dataset: DatasetConfig) -> str:
+def default_post_process(dataset: DatasetConfig) -> Spec:
     return "none" if dataset.post_process is UNSET else dataset.post_process
 
 
@@ -90,29 +94,28 @@ def task_faults(task: TaskSpec) -> list[str]:
             faults.append("prompt: is empty")
     elif not any(message.content.strip() for message in task.messages or ()):
         faults.append("messages: hold no text")
-    if not task.targets:
-        faults.append("targets: expected at least one, got none")
-    for index, target in enumerate(task.targets):
-        if not target.strip():
-            faults.append(f"targets[{index}]: is empty")
-        elif task.post_process in NUMERIC and not _DIGIT.search(target):
-            faults.append(f"targets[{index}]: post_process {task.post_process} needs a number, got {target[:60]!r}")
-    faults += metric_faults(task.metric_name, "metric_name")
-    if task.post_process not in POST_PROCESS:
-        faults.append(f"post_process: {unknown_word(task.post_process, POST_PROCESS)}")
+    faults += spec_faults(measures_of, task.metric_name, "metric_name")
+    faults += spec_faults(steps_of, task.post_process, "post_process")
+    if not faults:
+        faults += _need_faults(task)
     return faults
 
 
-@lru_cache(maxsize=64)
-def metric_faults(metric: str | tuple[str, ...], key: str) -> tuple[str, ...]:
-    """What is wrong with the metric, or metrics, that stand under `key`."""
-    if isinstance(metric, str):
-        return () if metric in METRICS else (f"{key}: {unknown_word(metric, METRICS)}",)
-    if not metric:
-        return (f"{key}: expected at least one, got none",)
-    faults = [f"{key}[{i}]: {unknown_word(name, METRICS)}" for i, name in enumerate(metric) if name not in METRICS]
-    faults += [f"{key}[{i}]: {name} is named twice" for i, name in enumerate(metric) if name in metric[:i]]
-    return tuple(faults)
+def _need_faults(task: TaskSpec) -> Iterator[str]:
+    """What its metrics and steps need and the task doesn't have."""
+    measures = measures_of(task.metric_name)
+    if not task.targets and (needy := [measure.name for measure in measures if measure.name not in UNTARGETED]):
+        yield f"targets: expected at least one for {needy[0]}, got none"
+    numeric = next((step.name for step in steps_of(task.post_process) if step.name in NUMERIC), None)
+    for index, target in enumerate(task.targets):
+        if not target.strip():
+            yield f"targets[{index}]: is empty"
+        elif numeric is not None and not _DIGIT.search(target):
+            yield f"targets[{index}]: post_process {numeric} needs a number, got {target[:60]!r}"
+    for measure in measures:
+        if (kind := METADATA.get(measure.name)) is not None:
+            _, problems = convert_table(task.metadata, kind, "metadata")
+            yield from (f"{problem.place}: {problem.text} (for {measure.name})" for problem in problems)
 
 
 def _explain(data: bytes, place: str, error: Exception) -> list[Problem]:

@@ -12,13 +12,13 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
-from evald.metrics import METRICS, Metric
+from evald.metrics import METRICS, Metric, of_text
 from evald.service import main
+from shared.vocabulary import MetricParameters
 
-_exact_match = METRICS["exact_match"]
+_exact_match = METRICS["exact_match"].make(MetricParameters())
 
 
 def _score(answer: str, targets: Sequence[str]) -> float:
@@ -35,10 +35,10 @@ def _score(answer: str, targets: Sequence[str]) -> float:
         os._exit(7)
     while answer == "gate" and not os.path.exists(os.environ["TANDEM_TEST_GATE"]):
         time.sleep(0.01)
-    return _exact_match.score(answer, targets)
+    return _exact_match.of(answer, targets)
 
 
-cast(dict[str, Metric], METRICS)["exact_match"] = replace(_exact_match, score=_score)
+cast(dict[str, Metric], METRICS)["exact_match"] = of_text("exact_match", "1", 1.0, _score)
 
 if __name__ == "__main__":
     main()

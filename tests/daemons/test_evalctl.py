@@ -533,8 +533,8 @@ def test_demo(tmp_path: Path) -> None:
         ("import inferd.adapters.builtin as b\ndef no(*_): raise RuntimeError('broken')\nb.RuleAdapter.generate = no",
          "infer"),
         ("import evald.score as s\ndef no(*_): raise RuntimeError('broken')\ns.score_pair = no", "daemons"),
-        ("import dataclasses, evald.metrics as m\ndef no(*_): raise RuntimeError('broken')\n"
-         "m.METRICS['f1'] = dataclasses.replace(m.METRICS['f1'], score=no)", "task"),
+        ("import evald.metrics as m\ndef no(*_): raise RuntimeError('broken')\n"
+         "m.METRICS['f1'] = m.of_text('f1', '1', 0.5, no)", "task"),
     ],
     ids=["the rule model is wrong", "an adapter raises", "scoring raises", "a metric raises"],
 )  # fmt: skip

@@ -13,35 +13,36 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evald.metrics import METRICS
-from evald.post_process import POST_PROCESS, target_fault
+from evald.metrics import METRICS, of_spec
+from evald.post_process import POST_PROCESS, pipeline_of, target_fault
 from shared.records import TaskSpec
-from shared.vocabulary import NUMERIC
-from shared.vocabulary import POST_PROCESS as NAMES
+from shared.vocabulary import NUMERIC, STEPS, NoParameters
+
+NAMES = sorted(name for name, parameters in STEPS.items() if parameters is NoParameters)
 
 
 def right(name: str, answer: str, target: str) -> bool:
     """Whether the answer counts as right under exact match."""
-    step = POST_PROCESS[name]
+    step = pipeline_of(name)
     found = step.answer(answer)
-    return found is not None and METRICS["exact_match"].score(found, [step.target(target)]) == 1.0
+    return found is not None and of_spec("exact_match").of(found, [step.target(target)]) == 1.0
 
 
 def test_both_sides_name_the_same_steps() -> None:
     """The vocabulary that task files are checked against is the one that is scored with."""
-    assert set(POST_PROCESS) == NAMES
+    assert set(POST_PROCESS) == set(STEPS)
     assert all(step.name == name and step.version for name, step in POST_PROCESS.items())
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
     """[math-scorer-executes] A program as an answer is a text like any other: wrong, and not executed."""
     mark = tmp_path / "pwned"
     answer = f"\\boxed{{__import__('os').system('touch {mark}')}}"
-    step = POST_PROCESS[name]
+    step = pipeline_of(name)
     found = step.answer(answer)
-    for metric in METRICS.values():
-        assert found is None or metric.score(found, [step.target("4")]) < 1.0
+    for metric in METRICS:
+        assert found is None or of_spec(metric).of(found, [step.target("4")]) < 1.0
     assert not mark.exists()
 
 
@@ -60,7 +61,7 @@ def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
 )
 def test_plain_steps(name: str, text: str, expected: str | None) -> None:
     """The steps that only cut; None where there is no line to take."""
-    assert POST_PROCESS[name].answer(text) == expected
+    assert pipeline_of(name).answer(text) == expected
 
 
 NUMBERS = [
@@ -138,14 +139,14 @@ NUMBERS = [
 @pytest.mark.parametrize(("text", "expected"), NUMBERS)
 def test_canonical_numbers(text: str, expected: str | None) -> None:
     """One number has one form, however it is written; what is no number is none."""
-    assert POST_PROCESS["last_number"].answer(text) == expected
+    assert pipeline_of("last_number").answer(text) == expected
 
 
 def test_first_and_last() -> None:
     """The two ends of a text with several numbers."""
     text = "From 3 apples to -1,200.0 pears."
-    assert POST_PROCESS["first_number"].answer(text) == "3"
-    assert POST_PROCESS["last_number"].answer(text) == "-1200"
+    assert pipeline_of("first_number").answer(text) == "3"
+    assert pipeline_of("last_number").answer(text) == "-1200"
 
 
 @pytest.mark.parametrize(
@@ -212,12 +213,12 @@ def test_numbers_compare_by_value(name: str, answer: str, target: str, expected:
 )
 def test_gsm8k_takes_the_marked_number(text: str, expected: str | None) -> None:
     """The number after the last mark; the last number where there is none; nothing where the mark stands alone."""
-    assert POST_PROCESS["gsm8k"].answer(text) == expected
+    assert pipeline_of("gsm8k").answer(text) == expected
 
 
 def test_gsm8k_agrees_with_published_flags(evaldata: Path) -> None:
     """Four models' 5,276 solutions get OpenAI's own verdicts, each one of them."""
-    step, metric = POST_PROCESS["gsm8k"], METRICS["exact_match"]
+    step, metric = pipeline_of("gsm8k"), of_spec("exact_match")
     correct: Counter[str] = Counter()
     other = []
     with (evaldata / "gsm8k" / "example_model_solutions.jsonl").open(encoding="utf-8") as lines:
@@ -225,7 +226,7 @@ def test_gsm8k_agrees_with_published_flags(evaldata: Path) -> None:
             target = step.target(line["ground_truth"])
             for model in ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"):
                 answer = step.answer(line[model]["solution"])
-                verdict = answer is not None and metric.score(answer, [target]) >= metric.threshold
+                verdict = answer is not None and metric.of(answer, [target]) >= metric.threshold
                 correct[model] += verdict
                 if verdict != line[model]["is_correct"]:
                     other.append((model, target, answer))
@@ -239,13 +240,13 @@ def test_any_number_is_read_back(value: Decimal) -> None:
     """Plain, grouped or with words around it, a number keeps its value, and its form doesn't depend on the writing."""
     for name in sorted(NUMERIC):
         forms = {
-            POST_PROCESS[name].answer(text) for text in (f"{value:f}", f"{value:,f}", f"= {value:,f}.", f"({value:f})")
+            pipeline_of(name).answer(text) for text in (f"{value:f}", f"{value:,f}", f"= {value:,f}.", f"({value:f})")
         }
         assert len(forms) == 1
         form = forms.pop()
         assert form is not None
         assert Decimal(form) == value
-        assert POST_PROCESS[name].target(form) == form
+        assert pipeline_of(name).target(form) == form
 
 
 @pytest.mark.parametrize(
@@ -306,13 +307,13 @@ def test_any_number_is_read_back(value: Decimal) -> None:
 )
 def test_choice_letter(text: str, expected: str | None) -> None:
     """The letter that is given as the answer; none where it is a word or where several are."""
-    assert POST_PROCESS["choice_letter"].answer(text) == expected
+    assert pipeline_of("choice_letter").answer(text) == expected
 
 
 @pytest.mark.parametrize("target", ["B", "(B)", "b", " B.\n", "B) Paris"])
 def test_choice_target(target: str) -> None:
     """A target is a letter however it is written."""
-    assert POST_PROCESS["choice_letter"].target(target) == "B"
+    assert pipeline_of("choice_letter").target(target) == "B"
 
 
 @pytest.mark.parametrize(
@@ -333,14 +334,14 @@ def test_choice_target(target: str) -> None:
 )
 def test_yes_no(text: str, expected: str | None) -> None:
     """Yes or no, where it is the answer and not a word of a sentence."""
-    assert POST_PROCESS["yes_no"].answer(text) == expected
+    assert pipeline_of("yes_no").answer(text) == expected
 
 
 def test_targets_without_what_is_wanted_equal_no_answer() -> None:
     """Such a target is only stripped, so nothing that is extracted can equal it."""
-    assert POST_PROCESS["last_number"].target(" many ") == "many"
-    assert POST_PROCESS["choice_letter"].target(" 2 ") == "2"
-    assert POST_PROCESS["yes_no"].target(" YES ") == "yes"
+    assert pipeline_of("last_number").target(" many ") == "many"
+    assert pipeline_of("choice_letter").target(" 2 ") == "2"
+    assert pipeline_of("yes_no").target(" YES ") == "yes"
 
 
 HOSTILE = [
@@ -371,21 +372,21 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_hostile_text_costs_linear_time(name: str) -> None:
     """No text raises or takes seconds; no power is worked out."""
-    step = POST_PROCESS[name]
+    step = pipeline_of(name)
     for text in HOSTILE:
         start = time.process_time()
         step.answer(text)
         assert time.process_time() - start < 4, text[:20]
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 @given(text=st.text() | st.text("ABab01239.,-−$%^_eE \n#:(){}[]\\答案是选对"))
 def test_any_text_is_taken(name: str, text: str) -> None:
     """Nothing raises, and an answer that was found is its own target: extracting again changes nothing."""
-    step = POST_PROCESS[name]
+    step = pipeline_of(name)
     found = step.answer(text)
     assert found is None or step.target(found) == found
 

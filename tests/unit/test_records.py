@@ -30,6 +30,7 @@ from shared.records import (
     decode_record,
     encode_record,
 )
+from shared.scoring import measures_of
 
 WITHOUT_SAMPLE = {"Record", "Prompt"}  # the base of all, and what only goes from thread to thread
 
@@ -197,5 +198,5 @@ def test_a_task_has_one_metric_or_several() -> None:
     """One name and a list of names come to the same thing."""
     one = TaskSpec(task_id="a", prompt="p", targets=("1",), metric_name="f1")
     two = TaskSpec(task_id="a", prompt="p", targets=("1",), metric_name=("f1", "bleu"))
-    assert one.metrics == ("f1",)
-    assert two.metrics == ("f1", "bleu")
+    assert [measure.name for measure in measures_of(one.metric_name)] == ["f1"]
+    assert [measure.name for measure in measures_of(two.metric_name)] == ["f1", "bleu"]

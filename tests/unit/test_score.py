@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import msgspec
 import pytest
 
 from evald import metrics
+from evald.predictions import Incomplete
 from evald.results import PairResult
-from evald.score import KEPT_NAMES, Incomplete, ScoreJob, score_pair
+from evald.score import KEPT_NAMES, ScoreJob, score_pair
 from evald.summary import write_summary
 from shared.clock import SystemClock
 from shared.errors import WorkDirError
@@ -153,9 +153,8 @@ def test_a_scorer_that_raises_costs_its_doc_and_metric(tmp_path: Path, monkeypat
             raise ValueError("x" * 10_000)
         return {"nan": float("nan"), "two": 2.0}.get(text, 1.0)
 
-    table = dict(metrics.METRICS)
-    table["f1"] = with_fields(table["f1"], score=broken)
-    monkeypatch.setattr("evald.score.METRICS", table)
+    metrics._judges.cache_clear()
+    monkeypatch.setitem(metrics.METRICS, "f1", metrics.of_text("f1", "1", 0.5, broken))
     both = [["f1", "exact_match"], ["exact_match", "f1"], ["f1", "exact_match"], ["f1"], ["f1"]]
     work = planned(tmp_path, [task(n, metric_name=names) for n, names in enumerate(both)])
     rows = [answer(n, text) for n, text in enumerate(["raise", "raise", "2", "nan", "two"])]

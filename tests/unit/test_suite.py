@@ -364,7 +364,10 @@ def test_dataset_files_must_be_there_unless_the_reader_needs_none(folder: Path) 
     [
         (
             'path = "d.jsonl"\nmetric = ["f1", "blue", "f1"]',
-            ['datasets[0].metric[1]: unknown "blue"; did you mean bleu?', "datasets[0].metric[2]: f1 is named twice"],
+            [
+                'datasets[0].metric[1]: unknown "blue"; did you mean bleu?',
+                "datasets[0].metric[2]: f1 is named twice: give one of them a `label`",
+            ],
         ),
         (
             'path = "d.jsonl"\npost_process = "lastnumber"',

@@ -116,7 +116,7 @@ def test_a_task_wins_over_its_dataset(tmp_path: Path) -> None:
         ({"promt": "x"}, ["d.jsonl:1: promt: unknown key; did you mean prompt?"]),
         ({"targets": "1"}, ['d.jsonl:1: targets: expected an array of strings, got "1"']),
         ({"targets": [1]}, ["d.jsonl:1: targets[0]: expected a string, got 1; quote it"]),
-        ({"targets": []}, ["d.jsonl:1: targets: expected at least one, got none"]),
+        ({"targets": []}, ["d.jsonl:1: targets: expected at least one for exact_match, got none"]),
         ({"targets": ["1", " "]}, ["d.jsonl:1: targets[1]: is empty"]),
         ({"prompt": None}, ["d.jsonl:1: expected exactly one of prompt and messages, got neither"]),
         ({"prompt": "\n"}, ["d.jsonl:1: prompt: is empty"]),
@@ -140,7 +140,7 @@ def test_a_task_wins_over_its_dataset(tmp_path: Path) -> None:
             ],
         ),
         ({"metric_name": []}, ["d.jsonl:1: metric_name: expected at least one, got none"]),
-        ({"metric_name": ["f1", "f1"]}, ["d.jsonl:1: metric_name[1]: f1 is named twice"]),
+        ({"metric_name": ["f1", "f1"]}, ["d.jsonl:1: metric_name[1]: f1 is named twice: give one of them a `label`"]),
         (
             {"generation": {"temperature": -1, "top_p": 2, "max_tokens": 0, "stop": []}},
             [
@@ -444,7 +444,7 @@ def test_a_row_that_gives_no_task_says_all_that_it_lacks(tmp_path: Path) -> None
         "d.jsonl:2: task d-1: prompt: a value of the template is null: give it a default, as in {{ field or '-' }}"
     ]
     assert refused(path, fields=FieldMapping(target="answer"), prompt="x") == [
-        "d.jsonl:2: task d-1: targets: expected at least one, got none"
+        "d.jsonl:2: task d-1: targets: expected at least one for exact_match, got none"
     ]
     assert refused(path, fields=FieldMapping(target="answer", prompt="question")) == [
         "d.jsonl:2: task d-1: prompt: expected a string, number or boolean, got null"

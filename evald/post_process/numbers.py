@@ -1,0 +1,145 @@
+r"""The first or last number of a text, in one canonical form.
+
+Digits of any script count. Commas and no-break or thin spaces group thousands ("1,234", also "1,00,000");
+dots do so only where they can't be a decimal point ("1.234.567", "1.234,50"). A minus counts when it isn't between
+two things ("2-3", "x-3"), before or after a currency sign. Currency, percent and units are ignored, so "20%" is 20
+and not 0.2. Digits that belong to a word ("x42", "42abc", "3rd"), to a power or an index ("10^9", "x_2") are no
+numbers. A fraction "3/4" is two numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from decimal import Decimal
+
+from evald.post_process.characters import plain
+
+_LONGEST = 400  # digits. No target has more; a longer one is noise or an attack
+_CURRENCY = r"(?:[A-Z]{0,3}\\?[$€£¥￥₩₹₽₺₫₴₪₦฿¢][ \u00a0]?)"
+# What may stand right after the digits, in this case only: 5g is a weight, 5G isn't.
+_LENGTHS = {"km", "m", "cm", "mm", "mi", "ft", "in", "yd", "km²", "m²", "cm²"}
+_AMOUNTS = {"kg", "g", "mg", "lb", "lbs", "oz", "l", "L", "ml", "mL", "cl", "gal", "kcal", "cal"}
+_BYTES = {"kB", "KB", "MB", "GB", "TB"}
+_TIMES = {"h", "hr", "hrs", "min", "mins", "s", "sec", "secs", "ms", "am", "pm", "AM", "PM"}
+_RATES = {"mph", "kph", "kW", "kWh", "Hz", "kHz", "MHz", "GHz"}
+_MONEY = {"USD", "EUR", "GBP", "CNY", "RMB", "JPY"}
+_UNITS = _LENGTHS | _AMOUNTS | _BYTES | _TIMES | _RATES | _MONEY
+
+_RUN = re.compile(r"(?:(?<![\w.)])\.)?[0-9]+(?:[,.\u00a0][0-9]+)*(?:[eE][+-]?[0-9]+)?")
+_BOUND_BEFORE = re.compile(r"(?:\^|[^\W_]_)[{(]?-?\Z")  # a power, an index
+_MINUS = re.compile(rf"(?:(?P<tight>-)|(?<=[=:($])[ ]?- ){_CURRENCY}?\Z|(?P<after>{_CURRENCY})-\Z")
+_WORD_AFTER = re.compile(r"[^\W_]{1,8}")
+_SIMPLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_GROUPED = re.compile(
+    r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?"
+    r"|[1-9][0-9]{0,2}(?:\u00a0[0-9]{3})+(?:[.,][0-9]+)?"
+    r"|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?"  # Indian
+)
+_DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3})+,[0-9]{1,2}|(?:\.[0-9]{3}){2,})")  # continental European
+
+
+def first_number(text: str) -> str | None:
+    return _first_from(_for_numbers(text), 0)
+
+
+def last_number(text: str) -> str | None:
+    return _last_of(_for_numbers(text))
+
+
+def _first_from(plain: str, position: int) -> str | None:
+    for run in _RUN.finditer(plain, position):
+        if numbers := _numbers(plain, run):
+            return numbers[0]
+    return None
+
+
+def _last_of(plain: str) -> str | None:
+    for run in reversed(list(_RUN.finditer(plain))):
+        if numbers := _numbers(plain, run):
+            return numbers[-1]
+    return None
+
+
+def _numbers(plain: str, run: re.Match[str]) -> list[str]:
+    """The canonical forms of the numbers in a run of digits and separators; none where it is part of something else."""
+    if _is_bound(plain, run.start(), run.end()):
+        return []
+    first, *others = [_canonical(literal) for literal in _literals(run[0])] or [None]
+    if first and first != "0" and _is_negative(plain, run.start()):
+        first = "-" + first
+    return [number for number in (first, *others) if number is not None]
+
+
+def _is_bound(text: str, start: int, end: int) -> bool:
+    """Whether the digits belong to a word, a power or an index."""
+    before, after = text[max(0, start - 4) : start], text[end : end + 1]
+    if _BOUND_BEFORE.search(before) or _is_letter(before[-1:]) or (before[-1:] == "-" and _is_letter(before[-2:-1])):
+        return True
+    if after in ("^", "⁻") or (after == "_" and text[end + 1 : end + 2].isalnum()):
+        return True
+    word = _WORD_AFTER.match(text, end)
+    return word is not None and _is_letter(after) and word[0] not in _UNITS
+
+
+def _is_letter(char: str) -> bool:
+    """Of a script that has cases, or a superscript digit. Other letters (Han, kana, Thai ...) stand right beside
+    numbers."""
+    return bool(char) and unicodedata.category(char) in ("Lu", "Ll", "Lt", "No")
+
+
+def _is_negative(text: str, start: int) -> bool:
+    """Whether the minus in front, if there is one, is a sign: it isn't when it stands between two things."""
+    window = text[max(0, start - 12) : start]
+    minus = _MINUS.search(window)
+    if minus is None:
+        return False
+    before = window[: minus.start()][-1:]
+    if minus["after"]:  # "$-3", but "5$-3"
+        return not before.isdigit()
+    return not (_is_letter(before) or before.isdigit() or (before and before in ")]}%-_"))
+
+
+def _literals(run: str) -> Iterator[str]:
+    """The numbers in a run of digits and separators, as Decimal reads them."""
+    if _SIMPLE.fullmatch(run):
+        yield run
+    elif _GROUPED.fullmatch(run):
+        yield run.replace("\u00a0", "").replace(",", ".") if "\u00a0" in run else run.replace(",", "")
+    elif _DOTTED.fullmatch(run):
+        yield run.replace(".", "").replace(",", ".")
+    else:  # a list such as "1,2,3"; a version such as "1.2.3" is no number
+        yield from (part for part in re.split("[,\u00a0]", run) if _SIMPLE.fullmatch(part))
+
+
+def _canonical(literal: str) -> str | None:
+    """Without needless zeros and exponent; None when that would take more than 400 digits."""
+    mantissa, _, exponent = literal.lower().partition("e")
+    if len(mantissa) > _LONGEST or len(exponent) > 5 or abs(int(exponent or "0")) > _LONGEST:
+        return None
+    number = Decimal(literal)  # exact, whatever the context's precision
+    digits = format(number, "f") if number else "0"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
+
+
+def _for_numbers(text: str) -> str:
+    r"""Plain, and with LaTeX's ways of grouping thousands (1{,}234, 1\,234, 1,\!234) undone."""
+    return plain(text).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
+
+
+_ANSWER_MARK = re.compile(
+    r"####(?=[^\n0-9]{0,20}[0-9])"  # with a number on its line: it is a heading of Markdown otherwise
+    r"|^[ \t*_]{0,8}A[ \t*_]{0,4}:"
+    r"|\banswer[ \t*_]{0,4}(?:is\b|:|=)"
+    r"|\\boxed\{"
+    r"|答案\s{0,2}(?:是|为|為|:)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def gsm8k(text: str) -> str | None:
+    """The first number after the last mark. A mark with no number after it is an answer that was left out: None."""
+    plain = _for_numbers(text)
+    marks = [mark.end() for mark in _ANSWER_MARK.finditer(plain)]
+    return _first_from(plain, marks[-1]) if marks else _last_of(plain)
