@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from inferd.ask import Ended
+from inferd.feed import Failure
 from inferd.lifecycle import Lifecycle
 from inferd.limiter import Budget
 from inferd.progress import Job, Lane, ShardRun
 from inferd.retry import next_wait
-from inferd.shards import Failure, Shelf
+from inferd.shards import Shelf
 from shared.answers import key64, order_of
 from shared.clock import Clock
 from shared.config import InferConfig
@@ -345,7 +346,7 @@ class Dispatcher:
 
     def _drained(self, now: float) -> bool:
         assert self._draining_until is not None
-        busy = self._in_flight() > 0 or any(run.unsaved or run.finalising for lane in self.lanes for run in lane.runs)
+        busy = self._in_flight() > 0 or any(run.unsaved or run.merging for lane in self.lanes for run in lane.runs)
         return not busy or now >= self._draining_until
 
     def close(self, timeout: float = 10.0) -> Ending:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from inferd import shards
+from inferd.feed import Batch
 from inferd.limiter import Budget
+from inferd.merge import Merge
 from inferd.pool import Pool
 from inferd.progress import Lane, ShardRun
 from inferd.publisher import Publisher
@@ -24,6 +26,7 @@ from shared.records import PairState, PlanPair, PlanShard
 
 LOOKAHEAD = 32  # datasets open at once, at most
 BATCH = 512  # requests read in one go, at most
+MERGE_AHEAD = 500  # requests of a shard from which its merge begins before its end
 LOADERS = 4  # threads that open, read and merge shards
 
 
@@ -69,14 +72,14 @@ class Lifecycle:
 
         def load() -> None:
             try:
-                got: shards.Batch | Exception = run.feed.take(batch)
+                got: Batch | Exception = run.feed.take(batch)
             except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
                 got = error
             self._post(lambda: self._on_filled(lane, run, got))
 
         self._loaders.submit(load)
 
-    def _on_filled(self, lane: Lane, run: ShardRun, got: shards.Batch | Exception) -> None:
+    def _on_filled(self, lane: Lane, run: ShardRun, got: Batch | Exception) -> None:
         run.filling = False
         if isinstance(got, Exception):
             self.give_up(lane, run, f"its tasks can't be read: {got}")
@@ -88,6 +91,7 @@ class Lifecycle:
             lane.queue.offer(run, got.requests)
             if run.exhausted:
                 run.left = lane.queue.waiting(run)
+                self._merge_ahead(lane, run)
             if lane.health.given_up and got.requests:
                 self.give_up(lane, run, lane.health.reason)
             self.refill(lane, run)
@@ -181,7 +185,7 @@ class Lifecycle:
         self.maybe_finish(lane, run)
 
     def maybe_finish(self, lane: Lane, run: ShardRun) -> None:
-        if self.closed or run.finalising or run not in lane.runs or not run.drained():
+        if self.closed or run.finalising or run.merging or run not in lane.runs or not run.drained():
             return
         total, failed = run.shard.requests, sum(run.failed.values())
         if run.given_up or failed > self._config.max_error_rate * total:
@@ -192,30 +196,56 @@ class Lifecycle:
             )
         else:
             run.finalising = True
-            self._loaders.submit(lambda: self._finalise(lane, run))
+            self._merge(lane, run)
 
-    def _finalise(self, lane: Lane, run: ShardRun) -> None:
-        """Runs on a loader thread."""
-        try:
-            digest = shards.write_predictions(
-                self._shelf, run.pair, run.shard, run.feed.asked, run.index, run.failures, self._tick
-            )
-        except OSError as error:
-            reason = f"the predictions can't be written: {error}"
-            self._post(lambda: self._on_not_merged(run, reason))
-        except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
-            reason = f"{error}" if isinstance(error, TandemError) else f"{type(error).__name__}: {error}"
-            self._post(lambda: self._end(lane, run, "fail", reason=reason))
+    def _merge_ahead(self, lane: Lane, run: ShardRun) -> None:
+        """Merge what has its answer while the last requests are in flight: then the end has little left to do."""
+        if run.merge is None and not run.given_up and run.shard.requests >= MERGE_AHEAD:
+            self._merge(lane, run)
+
+    def _merge(self, lane: Lane, run: ShardRun) -> None:
+        """To the end if the shard is being finalised, else as far as there are answers."""
+        run.merging = True
+        merge = run.merge = run.merge or Merge(self._shelf.work, run.pair, run.shard, run.feed.asked, run.index)
+        fresh, finish = run.index.take_fresh(), run.finalising
+
+        def work() -> None:
+            got: str | Exception = ""
+            try:
+                if finish:
+                    got = merge.finish(fresh, run.failures)
+                else:
+                    merge.advance(fresh, run.failures)
+            except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
+                got = error
+            self._post(lambda: self._on_merged(lane, run, got))
+
+        self._loaders.submit(work)
+
+    def _on_merged(self, lane: Lane, run: ShardRun, got: str | Exception) -> None:
+        run.merging = False
+        if isinstance(got, Exception):
+            self._drop_merge(run)  # the next try begins anew
+        if not run.finalising:
+            self.maybe_finish(lane, run)
+        elif isinstance(got, OSError):
+            run.finalising = False
+            self._on_fatal(f"the predictions can't be written: {got}")
+        elif isinstance(got, Exception):
+            reason = f"{got}" if isinstance(got, TandemError) else f"{type(got).__name__}: {got}"
+            self._end(lane, run, "fail", reason=reason)
         else:
-            self._post(lambda: self._end(lane, run, "done", digest=digest))
+            self._end(lane, run, "done", digest=got)
 
-    def _on_not_merged(self, run: ShardRun, reason: str) -> None:
-        run.finalising = False
-        self._on_fatal(reason)
+    def _drop_merge(self, run: ShardRun) -> None:
+        if run.merge is not None:
+            run.merge.abandon()
+            run.merge = None
 
     def _end(self, lane: Lane, run: ShardRun, state: PairState, *, reason: str = "", digest: str = "") -> None:
         lane.runs.discard(run)
         lane.queue.drop(run)
+        self._drop_merge(run)
         self.completed += run.completed
         self.publish(run, state, reason=reason, digest=digest)
         log = self._log.bind(
@@ -255,6 +285,8 @@ class Lifecycle:
         unfinished = len(lane.runs) + len(lane.waiting) + len(lane.foreign) + lane.opening
         for run in list(lane.runs):
             run.in_flight = 0
+            if not run.merging:  # else a loader may still be at it; the next start sweeps it away
+                self._drop_merge(run)
             self.publish(run, "pending", reason=reason)
             if journal_closed:  # else the journal's thread may still be at it
                 run.target.close()

@@ -9,9 +9,11 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from inferd.ask import Asker
+from inferd.feed import Failure, Feed, Where
 from inferd.limiter import Health, Permits
+from inferd.merge import Merge
 from inferd.scheduler import Scheduler
-from inferd.shards import Failure, Feed, Span, Where
+from inferd.shards import Span
 from shared.answers import AnswerIndex
 from shared.claims import Claim
 from shared.config import ModelConfig
@@ -44,6 +46,8 @@ class ShardRun:
     filling: bool = False
     refill_at: int = 0  # so few queued, and it is time to read more
     exhausted: bool = False
+    merge: Merge | None = None
+    merging: bool = False  # a loader is at it
     finalising: bool = False
     given_up: str = ""
     in_flight: int = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,28 +59,34 @@ class AnswerIndex:
                 asked = len(columns)
         self._table = columns.table()
         self.duplicates = self._table.duplicates(asked)
-        self._fresh = _Columns()
-        self._fresh_paths: dict[Path, int] = {}
+        self._fresh = Fresh()
 
     def __len__(self) -> int:
         """How many answers were found."""
         return len(self._table)
 
-    def cursor(self) -> Cursor:
-        """Over what was found."""
-        return Cursor(self._table)
+    def cursor(self, start: int = 0) -> Cursor:
+        """Over what was found, from the order `start` on. None may be in use when more is absorbed."""
+        return Cursor(self._table, start)
 
     def add(self, path: Path, answers: Iterable[tuple[int, int, int, int, str]]) -> None:
         """(order, key, offset, length, outcome) of answers that were appended to the journal `path` since."""
-        number = self._fresh_paths.setdefault(path, len(self.paths) + len(self._fresh_paths))
         for order, key, offset, length, outcome in answers:
-            self._fresh.add(order, key, number, length, offset, _CODES[outcome])
+            self._fresh.columns.add(order, key, self._fresh.number(path), length, offset, _CODES[outcome])
 
-    def renew(self) -> None:
-        """Take what was added among what was found. No earlier cursor may be in use."""
-        self.paths += tuple(self._fresh_paths)
-        self._columns.extend(self._fresh)
-        self._fresh, self._fresh_paths = _Columns(), {}
+    def take_fresh(self) -> Fresh:
+        """What was added since the last time: `absorb` it, on whatever thread."""
+        fresh, self._fresh = self._fresh, Fresh()
+        return fresh
+
+    def absorb(self, fresh: Fresh) -> None:
+        """Take it among what was found."""
+        if not fresh.columns:
+            return
+        known = {path: number for number, path in enumerate(self.paths)}
+        self.paths += tuple(path for path in fresh.paths if path not in known)
+        known = {path: number for number, path in enumerate(self.paths)}
+        self._columns.extend(fresh.columns, [known[path] for path in fresh.paths])
         self._table = self._columns.table()
 
     def _count_damage(self) -> None:
@@ -105,15 +112,30 @@ class _Columns:
         self.length.append(length)
         self.outcome.append(outcome)
 
-    def extend(self, more: _Columns) -> None:
-        for name in ("order", "key", "offset", "file", "length", "outcome"):
+    def extend(self, more: _Columns, files: Sequence[int]) -> None:
+        """files: which number each of the other's files has here."""
+        for name in ("order", "key", "offset", "length", "outcome"):
             getattr(self, name).extend(getattr(more, name))
+        self.file.extend(files[number] for number in more.file)
 
     def table(self) -> _Table:
         order = np.frombuffer(self.order, np.uint64) if self.order else np.empty(0, np.uint64)
         # Stable: among equal requests the answer journalled first stays first, and wins.
         rows = np.argsort(order, kind="stable").astype(np.uint32 if len(order) < 1 << 32 else np.uint64)
         return _Table(self, rows)
+
+
+class Fresh:
+    """Answers that were journalled since an index was made."""
+
+    def __init__(self) -> None:
+        self.columns = _Columns()
+        self.paths: list[Path] = []
+
+    def number(self, path: Path) -> int:
+        if path not in self.paths:
+            self.paths.append(path)
+        return self.paths.index(path)
 
 
 class _Table:
@@ -126,16 +148,17 @@ class _Table:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """(order, key, file, length, offset, outcome)"""
+    def rows(self, start: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """(order, key, file, length, offset, outcome), from the order `start` on."""
         columns = self._columns
+        first = bisect_left(range(len(self._rows)), start, key=lambda place: columns.order[self._rows[place]])
         all_of = [
             np.frombuffer(column, column.typecode)
             for column in (columns.order, columns.key, columns.file, columns.length, columns.offset, columns.outcome)
             if column
         ]
-        for start in range(0, len(self._rows), _BLOCK):
-            rows = self._rows[start : start + _BLOCK]
+        for block in range(first, len(self._rows), _BLOCK):
+            rows = self._rows[block : block + _BLOCK]
             yield from zip(*(column[rows].tolist() for column in all_of), strict=True)
 
     def duplicates(self, first: int) -> int:
@@ -160,8 +183,8 @@ class Found(NamedTuple):
 class Cursor:
     """Finds answers for requests that are asked about in increasing (doc_id, idx, repeat) order; one pass in all."""
 
-    def __init__(self, table: _Table) -> None:
-        self._rows = iter(table)
+    def __init__(self, table: _Table, start: int = 0) -> None:
+        self._rows = table.rows(start)
         self._row = next(self._rows, None)
 
     def find(self, doc_id: int, idx: int, repeat: int, key: str) -> Found | None:

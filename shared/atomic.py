@@ -38,31 +38,64 @@ def replace_lines(path: Path, chunks: Iterable[bytes], *, tick: Callable[[], Non
     Nothing is seen of it before all chunks came; if `chunks` raises, nothing is left behind. tick: called now and then,
     for whoever has to show that a long write goes on.
     """
-    make_folder(path.parent)
-    # A temporary name of this process's own, on whichever host: two writers never share one.
-    temporary = path.with_name(f".{path.name[:200]}.{_HOST}-{os.getpid()}.new")
-    digest = hashlib.sha256()
-    size = 0
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    file = Replacement(path)
     try:
-        try:
-            for chunk in _batches(chunks):
-                write_all(fd, chunk)
-                digest.update(chunk)
-                size += len(chunk)
-                tick()
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
+        file.write(chunks, tick=tick)
     except BaseException:
+        file.abandon()
+        raise
+    return file.size, file.commit()
+
+
+class Replacement:
+    """A file on its way to replace another: written bit by bit, seen only once it is committed. Its folder is made if
+    missing. A process that is killed leaves its temporary file, for `sweep`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_folder(path.parent)
+        self.path = path
+        self.size = 0
+        # A temporary name of this process's own, on whichever host: two writers never share one.
+        self._temporary = path.with_name(f".{path.name[:200]}.{_HOST}-{os.getpid()}.new")
+        self._digest = hashlib.sha256()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(self._temporary, flags, FILE_MODE)
+
+    def write(self, chunks: Iterable[bytes], *, tick: Callable[[], None] = lambda: None) -> None:
+        """Append all chunks. After an error it can only be abandoned."""
+        for chunk in _batches(chunks):
+            write_all(self._fd, chunk)
+            self._digest.update(chunk)
+            self.size += len(chunk)
+            tick()
+
+    def commit(self) -> str:
+        """Make it durable and give it its name; returns the SHA-256 of its content. On an error nothing is left behind,
+        and what was there before stays.
+        """
         try:
-            os.unlink(temporary)
+            try:
+                os.fsync(self._fd)
+            finally:
+                os.close(self._fd)
+            os.replace(self._temporary, self.path)
+        except BaseException:
+            self._unlink()
+            raise
+        sync_folder(self.path.parent)
+        return self._digest.hexdigest()
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        os.close(self._fd)
+        self._unlink()
+
+    def _unlink(self) -> None:
+        try:
+            os.unlink(self._temporary)
         except OSError:
             pass  # the first error is the one to tell
-        raise
-    sync_folder(path.parent)
-    return size, digest.hexdigest()
 
 
 def promote(staged: Path, path: Path) -> None:

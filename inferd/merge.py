@@ -1,0 +1,169 @@
+"""The merge of a shard's journals into its predictions file, in (doc_id, idx, repeat) order.
+
+Most of it is done while the last requests are still in flight: `advance` writes as far as there are answers, `finish`
+the rest. Until `finish` nobody sees anything of it. Disk work: on loader threads, one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from inferd.feed import Asked, Failure, Where
+from shared import atomic
+from shared.answers import AnswerIndex, Fresh, key64, where_of
+from shared.errors import WorkDirError
+from shared.layout import WorkDir
+from shared.plan import read_planned_ids
+from shared.records import Outcome, PlanPair, PlanShard, Prediction, encode_record
+
+
+class Merge:
+    """asked: all requests of the shard, in their order. index: of what was journalled; it is this one's from now on."""
+
+    def __init__(self, work: WorkDir, pair: PlanPair, shard: PlanShard, asked: Asked, index: AnswerIndex) -> None:
+        self._path = work.predictions(pair.model, shard.stem)
+        self._requests = iter(asked)
+        self._index = index
+        self._ids = islice(enumerate(read_planned_ids(work, pair.dataset)), shard.first, shard.first + shard.docs)
+        self._doc = (-1, "")
+        self._next: tuple[int, int] | None = next(self._requests, None)
+        self._file: atomic.Replacement | None = None
+
+    def advance(self, fresh: Fresh, failures: Mapping[Where, Failure]) -> None:
+        """Write the lines of the next requests, up to the first that has no end yet. fresh: what was journalled since.
+
+        Raises OSError; then it has to be made anew.
+        """
+        self._index.absorb(fresh)
+        if self._file is None:
+            atomic.sweep(self._path.parent, self._path.name)  # a merge that was killed may have left much
+            self._file = atomic.Replacement(self._path)
+        self._file.write(self._lines(failures))
+
+    def finish(self, fresh: Fresh, failures: Mapping[Where, Failure]) -> str:
+        """Write what is left, and give the file its name; returns its SHA-256.
+
+        Every request that was asked gets exactly one line, by construction. Raises WorkDirError when one has neither an
+        answer in the journals nor a known failure.
+        """
+        self.advance(fresh, failures)
+        if self._next is not None:
+            doc_id, _, repeat = where_of(self._next[0])
+            raise WorkDirError(f"doc {doc_id} repeat {repeat} has no answer in the journal any more")
+        assert self._file is not None
+        file, self._file = self._file, None
+        return file.commit()
+
+    def abandon(self) -> None:
+        """Leave nothing behind of what wasn't finished."""
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+
+    def _lines(self, failures: Mapping[Where, Failure]) -> Iterator[bytes]:
+        if self._next is None:
+            return
+        cursor = self._index.cursor(self._next[0])
+        files = [_Lines(path) for path in self._index.paths]
+        try:
+            while self._next is not None:
+                order, key = self._next
+                while self._doc[0] < order >> 32:
+                    self._doc = next(self._ids)
+                found = cursor.find_order(order, key)
+                if found is not None:
+                    file = files[found.file]
+                    line = file.read(found.offset, found.length)
+                    yield (line if file.path == self._path else _answered(self._doc[1], line, key)) + b"\n"
+                elif (failure := failures.get(where_of(order))) is not None:
+                    yield encode_record(_failed(self._doc[1], where_of(order), failure)) + b"\n"
+                else:
+                    return
+                self._next = next(self._requests, None)
+        finally:
+            for file in files:
+                file.close()
+
+
+class _Lines:
+    """Reads lines of a file by their place; those that follow each other cost one read a megabyte."""
+
+    WINDOW = 1 << 20
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._start, self._window = 0, b""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def read(self, offset: int, length: int) -> bytes:
+        first = offset - self._start
+        if first < 0 or first + length > len(self._window):
+            self._start, self._window = offset, os.pread(self._fd, max(length, self.WINDOW), offset)
+            first = 0
+        return self._window[first : first + length]
+
+
+class _Answer(msgspec.Struct):
+    """What a prediction takes from a journal line; the generation goes over as it is."""
+
+    key: str
+    doc_id: int
+    attempt: int
+    outcome: Outcome
+    latency: float
+    generation: msgspec.Raw
+    idx: int = 0
+    repeat: int = 0
+    endpoint: str = ""
+    cost: float = 0.0
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def _answered(task_id: str, line: bytes, key: int) -> bytes:
+    try:
+        answer = _decode_answer(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer = None
+    if answer is None or key64(answer.key) != key:
+        raise WorkDirError("a journal isn't what was written into it any more: start inferd again")
+    return encode_record(
+        Prediction(
+            task_id=task_id,
+            key=answer.key,
+            doc_id=answer.doc_id,
+            idx=answer.idx,
+            repeat=answer.repeat,
+            outcome=answer.outcome,
+            attempts=answer.attempt,
+            latency=answer.latency,
+            endpoint=answer.endpoint,
+            cost=answer.cost,
+            generation=answer.generation,  # type: ignore[arg-type]  # the same JSON, which the index found sound
+        )
+    )
+
+
+def _failed(task_id: str, where: Where, failure: Failure) -> Prediction:
+    doc_id, idx, repeat = where
+    return Prediction(
+        task_id=task_id,
+        key=failure.key,
+        doc_id=doc_id,
+        idx=idx,
+        repeat=repeat,
+        outcome="error",
+        error=failure.error,
+        message=failure.message,
+        attempts=failure.attempts,
+        latency=failure.latency,
+    )
