@@ -16,6 +16,7 @@ from shared.records import Attempt, Generation, Outcome, Usage, encode_record
 from shared.requests import Request
 
 _decode = msgspec.json.Decoder(Attempt).decode
+_SAID = ("text", "reasoning", "refusal", "finish_reason", "served_model", "system_fingerprint")
 MAX_MESSAGE = 500  # characters of an error's text that are kept
 
 
@@ -161,7 +162,7 @@ def cost_of(usage: Usage | None, price: Price) -> float:
 
 def _redacted(generation: Generation, redact: Callable[[str], str]) -> Generation:
     """The answer without the keys that it was asked with: an endpoint may echo what it was sent."""
-    texts = {name: getattr(generation, name) for name in ("text", "reasoning", "refusal")}
+    texts = {name: getattr(generation, name) for name in _SAID}
     clean = {name: redact(text) if isinstance(text, str) else text for name, text in texts.items()}
     return generation if clean == texts else msgspec.structs.replace(generation, **clean)
 

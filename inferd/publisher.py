@@ -20,6 +20,7 @@ class Publisher:
         self._written: dict[Path, InferStatus] = {}
         self._changed = threading.Condition()
         self._stopping = False
+        self._count = 0  # of files written
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._thread.start()
 
@@ -32,11 +33,16 @@ class Publisher:
             self._changed.notify()
 
     def stop(self, timeout: float) -> bool:
-        """Write what is left; False when that didn't succeed within `timeout` seconds."""
+        """Write what is left; False when for `timeout` seconds none of it could be written. A slow disk takes the time
+        it takes.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join(timeout)
+        before = -1
+        while self._thread.is_alive() and before != self._count:
+            before = self._count
+            self._thread.join(timeout)
         return not self._thread.is_alive() and not self._latest
 
     def _run(self) -> None:
@@ -53,6 +59,7 @@ class Publisher:
             for path, status in batch.items():
                 try:
                     write_record(path, status)
+                    self._count += 1
                     if status.state in ("done", "fail"):
                         self._written[path] = status
                 except (OSError, TandemError) as error:

@@ -24,7 +24,7 @@ import msgspec
 
 from inferd import local_model, shards
 from inferd.adapters import build_adapter, is_carried, model_faults
-from inferd.adapters.redact import Redactor
+from inferd.adapters.redact import Redactor, usual_writings
 from inferd.ask import Asker, Redact
 from inferd.dispatcher import Dispatcher
 from inferd.engine import Engine
@@ -336,7 +336,8 @@ class _Secrets:
         if value and value not in self._known:
             self._known.add(value)
             self._message = Redactor(self._known)
-            self._answer = Redactor(secret for secret in self._known if len(secret) >= LONG_SECRET)
+            long = (secret for secret in self._known if len(secret) >= LONG_SECRET)
+            self._answer = Redactor(long, usual_writings)
         return value
 
     def redact(self) -> Redact:

@@ -135,6 +135,7 @@ class JournalWriter:
         self._committed = committed
         self._failed = failed
         self._interval = commit_interval
+        self._commits = 0
         self._lock = threading.Lock()
         self._pending: dict[Target, list[tuple[bytes, object]]] = {}
         self._wake = threading.Event()
@@ -163,11 +164,16 @@ class JournalWriter:
             return sum(len(rows) for rows in self._pending.values())
 
     def stop(self, timeout: float) -> bool:
-        """Commit what is left and end the thread; False when lines could not be saved within `timeout` seconds."""
+        """Commit what is left and end the thread; False when for `timeout` seconds none of it could be saved. A slow
+        disk takes the time it takes.
+        """
         self._stop.set()
         self._hurry.set()
         self._wake.set()
-        self._thread.join(timeout)
+        before = -1
+        while self._thread.is_alive() and before != self._commits:
+            before = self._commits
+            self._thread.join(timeout)
         return not self._thread.is_alive() and self.backlog() == 0
 
     def _run(self) -> None:
@@ -204,6 +210,7 @@ class JournalWriter:
                 for line, token in rows:
                     told.append((token, offset, len(line)))
                     offset += len(line) + 1
+                self._commits += 1
                 self._committed(target, told)
         return clean
 

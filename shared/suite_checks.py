@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 from msgspec import UNSET
@@ -96,7 +96,7 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
         yield Problem(f"{place}.base_url", fault)
     if model.api_key_env and (fault := _key_variable_fault(model.api_key_env, env)):
         yield Problem(f"{place}.api_key_env", fault)
-    if (name := model.client_key_password_env) and (fault := _key_variable_fault(name, env)):
+    if (name := model.client_key_password_env) and (fault := _key_variable_fault(name, env, "password")):
         yield Problem(f"{place}.client_key_password_env", fault)
     for key in ("client_key", "client_key_password_env"):
         if getattr(model, key) and not model.client_cert:
@@ -132,12 +132,15 @@ def _url_fault(model: ModelConfig) -> str | None:
     return address_fault(model.base_url) if model.type == "openai" else userinfo_fault(model.base_url)
 
 
-def _key_variable_fault(name: str, env: Mapping[str, str] | None) -> str | None:
+def _key_variable_fault(
+    name: str, env: Mapping[str, str] | None, what: Literal["key", "password"] = "key"
+) -> str | None:
     if not _VARIABLE.fullmatch(name) or name.lower().startswith("sk_") or _STRAY_KEY.fullmatch(name):
         # It may be the key itself, so it is never quoted.
+        example = "OPENAI_API_KEY" if what == "key" else "KEY_PASSWORD"
         return (
-            "expected the name of an environment variable such as OPENAI_API_KEY, not a key: "
-            "put the key into a variable and write that variable's name, in capitals"
+            f"expected the name of an environment variable such as {example}, not a {what}: "
+            f"put the {what} into a variable and write that variable's name, in capitals"
         )
     if env is not None and not secrets.lookup(name, env):
         return _unset(name, env)

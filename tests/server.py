@@ -20,21 +20,26 @@ each distinct body; then the answer is the default one.
     reset[x<N>]         resets the connection unanswered
     shut[x<N>]          closes it unanswered
     redirect            307 to another address
-    gzip, gzipbomb      a compressed body; one of 200 MiB once unpacked
+    gzip, gzipbomb, badgzip   a compressed body; one of 200 MiB once unpacked; one that only says so
     huge                80 MiB that aren't compressed
     failif-<word>       400 for good when the prompt holds the word
     html, null, parts, empty-choices, empty, nousage, badjson, cutjson, nonutf8, surrogate, wrongtype, nobody, norole,
     error200, error200-502, error200-flat, logprobs, logprobs-inf, logprobs-null, logprobs-nan, logprobs-positive,
-    long, filter, refusal, tool, reasoning, prompt-too-long, u2028
-                        status 200, and such a body
-    401, 404, 400ctx, 400neg, 400llama, 400param, 400flat, errorlist, 422detail, quota, billing, echo-key, echo-key-422
+    long, filter, refusal, tool, function, reasoning, reasoning-only, prompt-too-long, finish-error, u2028, seed
+                        status 200, and such a body; seed: the text is the seed that was sent, or `none`
+    drift<N>            the model and the fingerprint that are named change with the number in the prompt, modulo N
+    garbled             what is no HTTP
+    401, 404, 400ctx, 400neg, 400llama, 400param, 400flat, 400filter, 400credit, errorlist, 422detail, quota, billing,
+    echo-key, echo-key-422
                         such an error
     stream, stream-cut, stream-close, stream-split, stream-nofinish, stream-nodone, stream-open, stream-finish-open,
     stream-tail, stream-error, stream-error-429, stream-bad, stream-reasoning, stream-logprobs, stream-nothing,
     stream-single       an event stream, and what is peculiar about it
 
-`GET /stats` tells what was seen, `POST /reset-stats` forgets it. With `--log FILE` a line `<sha256 of the body>
-<status>` is appended before each full answer is sent, so that it is there however the process or its client ends.
+`GET /stats` tells what was seen, `POST /reset-stats` forgets it. `POST /behave/<parts>` has every further request
+treated so, whatever its path says, until `POST /behave/`. With `--log FILE` a line `<sha256 of the body> <status>` is
+appended before each full answer is sent, so that it is there however the process or its client ends; with `--asked
+FILE` a line `<sha256 of the body>` as each request has come.
 """
 
 from __future__ import annotations
@@ -67,7 +72,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_FAULT = re.compile(r"(?P<name>midclose|reset|shut|\d{3})(?:x(?P<times>\d+))?(?:-(?P<how>.*))?")
+_FAULT = re.compile(r"(?P<name>midclose|reset|shut|garbled|\d{3})(?:x(?P<times>\d+))?(?:-(?P<how>.*))?")
 _MARK = re.compile(r"ANSWER=(\S+)")
 _BEHAVE = re.compile(r"BEHAVE=(\S+)")
 _REASONS = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
@@ -92,6 +97,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.open = self.in_flight = 0
+        self.behave = ""
         self.reset()
 
     def reset(self) -> None:
@@ -145,9 +151,10 @@ class Request:
 class Connection(asyncio.Protocol):
     """A keep-alive connection; one request at a time."""
 
-    def __init__(self, stats: Stats, log: int | None) -> None:
+    def __init__(self, stats: Stats, log: int | None, asked: int | None = None) -> None:
         self.stats = stats
         self.log = log
+        self.asked = asked
         self.buffer = b""
         self.busy = False
         self.transport: asyncio.Transport
@@ -199,12 +206,16 @@ class Connection(asyncio.Protocol):
             stats.reset()
             self.send(200, b"{}")
             return
+        if path.startswith("/behave/"):
+            stats.behave = path[len("/behave/") :]
+            self.send(200, b"{}")
+            return
         if path.startswith("http://"):  # asked as a proxy
             path = path[path.index("/", 7) :]
         request = Request(head, body)
         own = _BEHAVE.search(request.text) if "BEHAVE=" in request.text else None
         delay = 0.0
-        for part in own[1].split("/") if own else path.split("/")[1:]:
+        for part in stats.behave.split("/") if stats.behave else own[1].split("/") if own else path.split("/")[1:]:
             if part == "v1":
                 break
             if part[0:1] == "d" and part[1:].isdigit():
@@ -214,6 +225,8 @@ class Connection(asyncio.Protocol):
         self.busy = True
         stats.posts += 1
         stats.asked[request.digest] += 1
+        if self.asked is not None:
+            os.write(self.asked, b"%b\n" % request.digest.hex().encode())
         stats.in_flight += 1
         if stats.in_flight > stats.peak_in_flight:
             stats.peak_in_flight = stats.in_flight
@@ -274,6 +287,9 @@ class Connection(asyncio.Protocol):
             self.transport.write(_head(200, len(body)) + body[: len(body) // 2])
             self.transport.close()
         elif name == "shut":
+            self.transport.close()
+        elif name == "garbled":
+            self.transport.write(b"220 mail.example ESMTP ready\r\n")
             self.transport.close()
         elif name == "reset":
             sock = self.transport.get_extra_info("socket")
@@ -509,6 +525,12 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
             "code": "unsupported_value",
         }
         return 400, _encode({"error": error})
+    if how == "400filter":
+        text = "The response was filtered due to the prompt triggering the content management policy."
+        inner = {"code": "ResponsibleAIPolicyViolation"}
+        return 400, _error(text, type=None, code="content_filter", status=400, innererror=inner)
+    if how == "400credit":
+        return 400, _error("Your credit balance is too low to access the API.", type="invalid_request_error")
     if how == "400flat":
         return 400, _encode({"error": "model is required"})
     if how == "422detail":
@@ -528,6 +550,8 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
         return 422, _encode({"detail": [{"loc": ["body"], "input": sent, "more": "x" * 5000}]})
     if how == "gzip":
         return 200, gzip.compress(_completion(_reply(request.text))), b"Content-Encoding: gzip\r\n"
+    if how == "badgzip":
+        return 200, _completion(_reply(request.text)), b"Content-Encoding: gzip\r\n"
     if how == "gzipbomb":
         return 200, _bomb(), b"Content-Encoding: gzip\r\n"
     if how == "huge":
@@ -563,6 +587,20 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
     elif how == "tool":
         message.update(content=None, tool_calls=[{"id": "1", "type": "function", "function": {"name": "f"}}])
         choice["finish_reason"] = "tool_calls"
+    elif how == "function":
+        message.update(content=None, function_call={"name": "f", "arguments": "{}"})
+        choice["finish_reason"] = "function_call"
+    elif how == "finish-error":
+        message["content"] = ""
+        choice["finish_reason"] = "error"
+    elif how == "seed":
+        message["content"] = str(json.loads(request.body).get("seed", "none"))
+    elif how.startswith("drift"):
+        number = int(_reply(request.text)) % int(how[5:])
+        answer.update(model=f"fake-{number}", system_fingerprint=f"fp_{number}")
+    elif how == "reasoning-only":
+        message.update(content=None, reasoning_content="two and two and two and")
+        choice["finish_reason"] = "length"
     elif how == "reasoning":
         message["reasoning_content"] = "two and two"
         answer["system_fingerprint"] = "fp_1"
@@ -582,11 +620,13 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
     return 200, _encode(answer)
 
 
-async def _serve(port: int, log: int | None, tls: ssl.SSLContext | None, follow_stdin: bool) -> None:
+async def _serve(
+    port: int, log: int | None, tls: ssl.SSLContext | None, follow_stdin: bool, asked: int | None = None
+) -> None:
     stats = Stats()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Connection(stats, log), "127.0.0.1", port, backlog=8192, ssl=tls, reuse_address=True
+        lambda: Connection(stats, log, asked), "127.0.0.1", port, backlog=8192, ssl=tls, reuse_address=True
     )
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     if follow_stdin:  # so that no server outlives the test that began it, however that ends
@@ -595,11 +635,19 @@ async def _serve(port: int, log: int | None, tls: ssl.SSLContext | None, follow_
 
 
 class FakeServer:
-    """The server as a process, for the length of a `with`. log: see above. cert, key: files, to serve https."""
+    """The server as a process, for the length of a `with`. log, asked: see above. cert, key: files, to serve https."""
 
-    def __init__(self, *, log: Path | None = None, cert: Path | None = None, key: Path | None = None) -> None:
-        self._command = [sys.executable, "-m", "tests.server", "--port", "0", "--follow-stdin"]
-        for option, value in (("--log", log), ("--cert", cert), ("--key", key)):
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        log: Path | None = None,
+        asked: Path | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        self._command = [sys.executable, "-m", "tests.server", "--port", str(port), "--follow-stdin"]
+        for option, value in (("--log", log), ("--asked", asked), ("--cert", cert), ("--key", key)):
             if value is not None:
                 self._command += [option, str(value)]
         self._tls = cert is not None
@@ -637,6 +685,11 @@ class FakeServer:
         with self._open("/reset-stats", b""):
             pass
 
+    def behave(self, behaviour: str = "") -> None:
+        """Treat every further request so; as its path says again without an argument."""
+        with self._open(f"/behave/{behaviour}", b""):
+            pass
+
     def _open(self, path: str, data: bytes | None = None) -> Any:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         return opener.open(f"http://127.0.0.1:{self.port}{path}", data=data, timeout=30)
@@ -651,17 +704,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.server", description="A fake chat completions endpoint.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--log", help="append a line for each full answer")
+    parser.add_argument("--asked", help="append a line for each request")
     parser.add_argument("--cert")
     parser.add_argument("--key")
     parser.add_argument("--follow-stdin", action="store_true", help="end when stdin does")
     args = parser.parse_args()
-    log = os.open(args.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if args.log else None
+    log, asked = (
+        os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if name else None
+        for name in (args.log, args.asked)
+    )
     tls = None
     if args.cert:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(args.cert, args.key)
     try:
-        asyncio.run(_serve(args.port, log, tls, args.follow_stdin))
+        asyncio.run(_serve(args.port, log, tls, args.follow_stdin, asked))
     except KeyboardInterrupt:
         pass  # the ordinary way to end it by hand
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -19,23 +20,15 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 class Redactor:
     """Takes secrets out of texts, and makes what others wrote fit to be quoted.
 
-    A secret is found as it is, as JSON writes it and as a URL does. Those under 4 characters are none: to blot them out
-    would only garble the text.
+    writings: the patterns by which a secret is found; by default in whatever form it is written. Secrets under 4
+    characters are none: to blot them out would only garble the text.
     """
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        forms: set[str] = set()
-        for secret in secrets:
-            if len(secret) >= 4:
-                forms |= {
-                    secret,
-                    msgspec.json.encode(secret).decode()[1:-1],
-                    quote(secret, safe=""),
-                    ascii(secret)[1:-1],
-                }
-        longest_first = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
-        self._longest = max(map(len, forms), default=0)
+    def __init__(self, secrets: Iterable[str], writings: Callable[[str], Iterable[str]] | None = None) -> None:
+        known = sorted({secret for secret in secrets if len(secret) >= 4}, key=lambda secret: (-len(secret), secret))
+        patterns = dict.fromkeys(pattern for secret in known for pattern in (writings or every_writing)(secret))
+        self._pattern = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
+        self._longest = max((_LONGEST * len(secret) for secret in known), default=0)
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub("[redacted]", text) if self._pattern else text
@@ -49,6 +42,45 @@ class Redactor:
             told = told[: max(0, len(told) - self._longest)]  # the start of a secret may stand at the cut
         line = _CONTROL.sub(_escape, _SPACE.sub(" ", told).strip())
         return line if len(line) <= limit else line[:limit] + "..."
+
+
+_LONGEST = 16  # characters that one of a secret takes at most, however it is written
+_BETWEEN = r"[\\\x00]{0,4}"  # what escapes, and UTF-16, put between its characters
+
+
+def usual_writings(secret: str) -> Iterable[str]:
+    """As it is, as JSON writes it, as URLs do, and in ASCII: what a long text can be searched for quickly."""
+    forms = {secret, msgspec.json.encode(secret).decode()[1:-1], quote(secret, safe=""), ascii(secret)[1:-1]}
+    return map(re.escape, sorted(forms, key=lambda form: (-len(form), form)))
+
+
+def every_writing(secret: str) -> Iterable[str]:
+    """Each of its characters as it is or as JSON, URLs, HTML or UTF-16 write it; the whole of it in base64.
+
+    Everything that repeats is bounded, so that no text takes more than linear time.
+    """
+    yield _BETWEEN.join(map(_character, secret))
+    yield from _in_base64(secret.encode("utf-8", "replace"))
+
+
+def _character(character: str) -> str:
+    code = ord(character)
+    octets = "".join(f"%{octet:02x}" for octet in character.encode("utf-8", "replace"))
+    forms = [re.escape(character), rf"&\#0{{0,5}}{code};", rf"&\#x0{{0,5}}{code:x};", rf"\\{{1,4}}u{code:04x}", octets]
+    if code < 256:
+        forms.append(rf"\\{{1,4}}x{code:02x}")
+    if (named := html.escape(character)) != character:
+        forms.append(re.escape(named))
+    return f"(?:{'|'.join(forms)})"
+
+
+def _in_base64(secret: bytes) -> Iterable[str]:
+    """It stands at one of three places in a group of three bytes; the characters that its neighbours share are left."""
+    for shift in range(3):
+        coded = b64encode(bytes(shift) + secret).decode().rstrip("=")
+        form = coded[shift + (shift > 0) : None if (shift + len(secret)) % 3 == 0 else -1]
+        if len(form) >= 8:
+            yield re.escape(form) + "={0,2}"
 
 
 def public_url(url: str) -> str:

@@ -8,26 +8,21 @@ Invariants. One call sends at most one request: libcurl's own resend after a dea
 comes from a read function that can't rewind), redirects aren't followed. A thread's handle keeps one connection, so
 there are never more sockets than threads, and no pool has a limit of its own. A transfer that is broken off, by a
 deadline or by `feed`, closes its connection (of HTTP/2 its stream). What libcurl fails with becomes Retryable of kind
-connection, timeout or bad_response.
+connection, timeout or bad_response; a proxy that wants a password is Permanent, auth.
 
-Proxies and NO_PROXY come from the environment, as libcurl reads them. Certificates are checked: against the model's own
-`ca_file`, else CURL_CA_BUNDLE, else SSL_CERT_FILE, else the system's.
+How it connects (proxies, certificates, HTTP/2) is `inferd.adapters.connections`'s.
 """
 
 from __future__ import annotations
 
-import os
-import ssl
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import unquote
 
 import pycurl
 
+from inferd.adapters.connections import certificate_fault, connection_options, on_new_socket, proxy_secrets
 from inferd.adapters.redact import Redactor, public_url, url_secrets
 from shared.config import ModelConfig
 from shared.errors import Permanent, Retryable, UsageError
@@ -40,9 +35,12 @@ MAX_BODY = 64 << 20
 SETTLE_LOOKS = 1.0
 """Seconds between two looks at whether a stream that fell silent may be taken as complete."""
 
+DNS_SECONDS = 2
+"""For how long a name's addresses are remembered; that it was not found, half of that. Connections are kept, so a name
+is seldom looked up, and one that is unknown for a moment must not use up a request's attempts.
+"""
+
 _MAX_MILLISECONDS = 2**31 - 1
-_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 Feed = Callable[[bytes], None]
 """Takes the next piece of a 2xx answer's body; raises to break the transfer off."""
@@ -100,10 +98,8 @@ class Transport:
         secrets: Sequence[str] = (),
         password: str = "",
     ) -> None:
-        proxies = filter(None, (os.environ.get(name, "") for name in _PROXY_VARIABLES))
-        hidden = [*url_secrets(url), *(secret for proxy in proxies for secret in _proxy_secrets(proxy))]
-        self.redact = Redactor([*secrets, *hidden, *([password] if password else [])])
-        if fault := _certificate_fault(model, password):
+        self.redact = Redactor([*secrets, *url_secrets(url), *proxy_secrets(), *([password] if password else [])])
+        if fault := certificate_fault(model, password):
             raise UsageError(f"model {model.abbr}: {fault}")
         self.address = public_url(url)
         self.timeout = timeout
@@ -111,7 +107,7 @@ class Transport:
         self.slowness = model.low_speed_limit, model.low_speed_time
         self._url = url
         self._headers = [*headers, b"Expect:"]
-        self._options = [*_options(model, url), *([(pycurl.KEYPASSWD, password)] if password else [])]
+        self._options = [*connection_options(model, url), *([(pycurl.KEYPASSWD, password)] if password else [])]
         self._threads = threading.local()
 
     def exchange(self, call: Call) -> Reply | Exception:
@@ -135,7 +131,9 @@ class Transport:
         curl.setopt(pycurl.NOSIGNAL, 1)  # else libcurl's resolver timeouts would raise SIGALRM in a threaded process
         curl.setopt(pycurl.TCP_NODELAY, 1)
         curl.setopt(pycurl.TCP_KEEPALIVE, 1)
+        curl.setopt(pycurl.SOCKOPTFUNCTION, on_new_socket)
         curl.setopt(pycurl.MAXCONNECTS, 1)
+        curl.setopt(pycurl.DNS_CACHE_TIMEOUT, DNS_SECONDS)
         curl.setopt(pycurl.ENCODING, "gzip, deflate")
         curl.setopt(pycurl.TIMEOUT_MS, _milliseconds(self.timeout))
         curl.setopt(pycurl.CONNECTTIMEOUT_MS, _milliseconds(self.connect_timeout))
@@ -314,98 +312,6 @@ class _Exchange:
         """It is raised again outside: in here a SystemExit would end the process."""
         self.raised = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         return -1
-
-
-def _options(model: ModelConfig, url: str) -> list[tuple[int, str | int | None]]:
-    """What the model's own table says of its transport."""
-    offered = model.http2 and url.startswith("https:")  # as ALPN; without TLS nothing can be offered
-    options: list[tuple[int, str | int | None]] = [
-        (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS if offered else pycurl.CURL_HTTP_VERSION_1_1),
-        # A connection on its way may turn out to carry many streams: then that is better than one each.
-        (pycurl.PIPEWAIT, int(offered)),
-    ]
-    trusted = _authority()
-    options += [(pycurl.CAPATH, None), (pycurl.CAINFO, model.ca_file)] if model.ca_file else trusted
-    options += [(_OF_PROXY[option], value) for option, value in trusted]
-    if model.client_cert:
-        options += [(pycurl.SSLCERT, model.client_cert), (pycurl.SSLKEY, model.client_key or model.client_cert)]
-    if model.low_speed_limit and model.low_speed_time:
-        options += [
-            (pycurl.LOW_SPEED_LIMIT, model.low_speed_limit),
-            (pycurl.LOW_SPEED_TIME, max(1, round(model.low_speed_time))),
-        ]
-    if model.type == "local":
-        options.append((pycurl.NOPROXY, "*"))  # a server of our own, whatever the environment says
-    return options
-
-
-_OF_PROXY = {pycurl.CAINFO: pycurl.PROXY_CAINFO, pycurl.CAPATH: pycurl.PROXY_CAPATH}
-
-
-def _certificate_fault(model: ModelConfig, password: str) -> str | None:
-    """What is wrong with the model's certificate files, found before the first request: with each one it would look
-    like a server that can't be reached, and libcurl would ask the terminal for a password that is missing.
-    """
-    for name in ("ca_file", "client_cert", "client_key"):
-        if path := getattr(model, name):
-            try:
-                Path(path).read_bytes()
-            except OSError as error:
-                return f"{name}: can't be read: {error.strerror}: {path}"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        if model.ca_file:
-            context.load_verify_locations(model.ca_file)
-    except (OSError, ValueError):  # SSLError is an OSError
-        return f"ca_file: holds no certificate in PEM: {model.ca_file}"
-    if not model.client_cert:
-        return None
-    asked = False
-
-    def tell() -> str:
-        nonlocal asked
-        asked = True
-        return password
-
-    key = model.client_key or model.client_cert
-    try:
-        context.load_cert_chain(model.client_cert, key, tell)
-    except (OSError, ValueError) as error:
-        if asked and not password:
-            return f"client_key: is encrypted: name the variable with its password as client_key_password_env: {key}"
-        if asked:
-            return f"client_key: can't be read with the password in {model.client_key_password_env}: {key}"
-        reason = getattr(error, "reason", None) or "no certificate, or no key, in PEM"
-        return f"client_cert: can't be used: {reason}: {model.client_cert}, {key}"
-    return None
-
-
-def _proxy_secrets(proxy: str) -> list[str]:
-    """Of a proxy's address as people write it: perhaps without a scheme, perhaps none that can be read, and then quoted
-    whole by libcurl.
-    """
-    info, at, _ = proxy.rpartition("://")[2].rpartition("@")
-    if not at:
-        return []
-    forms = [(text, text.partition(":")[2]) for text in (info, unquote(info))]
-    basic = b64encode(unquote(info).encode()).decode()
-    return [secret for secret in (proxy, basic, *forms[0], *forms[1]) if secret]
-
-
-def _authority() -> list[tuple[int, str | int | None]]:
-    """Where libcurl shall find the certificates it trusts; its own idea of that is the build machine's.
-
-    Where nobody names a file, a folder with names by hash comes first: of that only what is needed is read, while a
-    whole bundle costs each thread 6 ms and 0.7 MB.
-    """
-    named = os.environ.get("CURL_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
-    if named:
-        return [(pycurl.CAINFO, named)]
-    known = ssl.get_default_verify_paths()  # it honours SSL_CERT_DIR
-    if known.capath and next(Path(known.capath).glob("*.0"), None):
-        return [(pycurl.CAINFO, None), (pycurl.CAPATH, known.capath)]
-    file = known.cafile or next(filter(os.path.exists, _CA_BUNDLES), None)
-    return [(pycurl.CAINFO, file)] if file else []
 
 
 def _headers(lines: Sequence[bytes]) -> dict[str, str]:

@@ -270,6 +270,64 @@ def test_variables_are_looked_up_only_when_asked(folder: Path) -> None:
     assert parse_suite(text, "s", folder, env) == parse_suite(text, "s", folder)
 
 
+def test_certificate_files_must_be_there_unless_the_reader_needs_none(folder: Path) -> None:
+    """Checked like datasets' files; whoever reads the suite gets them as absolute paths."""
+    for name in ("ca.pem", "c.pem", "c.key"):
+        (folder / name).touch()
+    (folder / "sub").mkdir()
+    lines = URL + 'ca_file = "ca.pem"\nclient_cert = "./sub/../c.pem"\n'
+    text = f'[[models]]\nabbr = "m"\n{lines}client_key = "{folder}/c.key"\n{DATASET}'
+    model_ = parse_suite(text, "s", folder).models[0]
+    files = [str(folder / name) for name in ("ca.pem", "c.pem", "c.key")]
+    assert [model_.ca_file, model_.client_cert, model_.client_key] == files
+    assert parse_suite(freeze(text, folder), "s", Path("/elsewhere")).models == (model_,)
+    assert model(folder, URL + 'ca_file = "none.pem"\nclient_cert = "sub"\nclient_key = "-----BEGIN\\nKEY"') == [
+        f"models[0].ca_file: no such file: {folder}/none.pem",
+        f"models[0].client_cert: is no file: {folder}/sub",
+        "models[0].client_key: expected the name of a file in PEM",
+    ]
+    for name in ("ca.pem", "c.pem", "c.key"):
+        (folder / name).unlink()
+    assert parse_suite(text, "s", folder, check_files=False).models == (model_,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problems"),
+    [
+        ('client_key = "rows.csv"', ["client_key: is of no use without client_cert"]),
+        ('client_key_password_env = "SET"', ["client_key_password_env: is of no use without client_cert"]),
+        (
+            'client_cert = "rows.csv"\nclient_key_password_env = "UNSET"',
+            ["client_key_password_env: the environment variable UNSET is not set: export UNSET=..."],
+        ),
+        (
+            'client_cert = "rows.csv"\nclient_key_password_env = "my secret"',
+            [
+                "client_key_password_env: expected the name of an environment variable such as KEY_PASSWORD, "
+                "not a password: put the password into a variable and write that variable's name, in capitals"
+            ],
+        ),
+        ("low_speed_time = 10", ["low_speed_time: is of no use without low_speed_limit"]),
+        ("low_speed_limit = 0\nlow_speed_time = 10", ["low_speed_time: is of no use without low_speed_limit"]),
+        ("low_speed_limit = -1", ["low_speed_limit: expected an integer >= 0, got -1"]),
+        (
+            'low_speed_limit = 1\nlow_speed_time = 0.5\nhttp2 = "no"',
+            ["low_speed_time: expected a number >= 1, got 0.5", 'http2: expected true or false, got "no"'],
+        ),
+    ],
+)
+def test_how_a_model_connects_is_checked(folder: Path, lines: str, problems: list[str]) -> None:
+    """What needs something else that isn't there, and secrets where a variable's name belongs."""
+    assert model(folder, URL + lines, {"SET": "x"}) == [f"models[0].{problem}" for problem in problems]
+
+
+def test_an_unknown_transport_is_refused(folder: Path) -> None:
+    """With the words there are."""
+    (problem,) = model(folder, URL + 'transport = "thread"')
+    assert problem.startswith("models[0].transport: ")
+    assert all(word in problem for word in ("threads", "engine", "auto"))
+
+
 def test_secrets_in_the_suite_are_refused_and_not_repeated(folder: Path) -> None:
     """The suite is copied into the work_dir: no header, option or body field may hold a key."""
     found = model(
