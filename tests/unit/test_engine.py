@@ -175,7 +175,7 @@ def test_thousands_in_flight(server: FakeServer, many: int) -> None:
     reports = Reports()
     carrier = engine(endpoint(server.url()), reports, size=count)
     for number in range(count):
-        carrier.submit(job(number, f"n{number} BEHAVE=d1000/{'reset' if number % 2 else ''}/v1"))
+        carrier.submit(job(number, f"n{number} BEHAVE=d4000/{'reset' if number % 2 else ''}/v1"))
     found = outcomes(reports.wait(count))
     assert Counter(found.values()) == {"ok": count // 2, "connection": count // 2}
     assert all((what == "connection") == bool(number % 2) for number, what in found.items())
