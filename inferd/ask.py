@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from inferd.adapters import ModelAdapter
 from inferd.outcome import outcome_of
 from shared.clock import Clock, utc
 from shared.config import Price
-from shared.errors import ERROR_CLASSES, AttemptError, Permanent
+from shared.errors import ERROR_CLASSES, AttemptError, Permanent, decision
 from shared.records import Attempt, Generation, Outcome, Usage, encode_record
 from shared.requests import Request
 
@@ -78,11 +79,7 @@ class Asker:
             else:
                 error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
         except AttemptError as raised:
-            error = (
-                raised
-                if raised.kind in ERROR_CLASSES
-                else Permanent("adapter", f"no error class {raised.kind!r}: {raised}")
-            )
+            error = _sound(raised)
         except BaseException as raised:  # noqa: BLE001  # a worker's edge: a defect ends one request
             error = Permanent("adapter", described(raised))
         latency = self._clock.monotonic() - started
@@ -151,6 +148,25 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # as told
         return type(error).__name__
+
+
+def _sound(raised: AttemptError) -> AttemptError:
+    """The error with nothing in it that isn't what it should be: an adapter may have handed a header on as it came, or
+    a class of its own may have left our fields out.
+    """
+    try:
+        kind, message, status, wait = raised.kind, raised.message, raised.status, raised.retry_after
+    except AttributeError:
+        return Permanent("adapter", described(raised))
+    if kind not in ERROR_CLASSES:
+        return Permanent("adapter", f"no error class {kind!r}: {described(raised)}")
+    usable = isinstance(wait, int | float) and math.isfinite(wait)
+    return decision(kind)(
+        kind,
+        message if isinstance(message, str) else described(raised),
+        status=status if isinstance(status, int) else None,
+        retry_after=float(wait) if usable and wait is not None else None,
+    )
 
 
 def cost_of(usage: Usage | None, price: Price) -> float:

@@ -31,6 +31,7 @@ from shared.requests import Request
 FOREIGN_POLLS = 5  # poll_intervals between looks at shards that another inferd holds
 RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing new is sent beyond: memory is bounded
 UNSAVED = 1024  # answers at most (or 8 a worker) wait for their fsync; nothing new is sent beyond: a kill loses no more
+PATIENCE = 0.2  # seconds for workers to end after a drain
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
 
 
@@ -216,8 +217,7 @@ class Dispatcher:
     def _on_ended(self, job: Job, ended: Ended) -> None:
         if job.abandoned:  # its deadline passed long ago: the request was asked again, or given up
             if ended.error is None:
-                self._late += 1
-                job.run.late += 1
+                self._on_late(job.run, ended)
             return
         lane, run = job.lane, job.run
         del lane.in_flight[id(job)]
@@ -253,6 +253,14 @@ class Dispatcher:
             self._life.give_up(
                 lane, run, f"given up: its first {run.refused_for_good} requests were all refused: {run.last_error}"
             )
+
+    def _on_late(self, run: ShardRun, ended: Ended) -> None:
+        """It was paid for, and is dropped: its request has another answer, or an end."""
+        self._late += 1
+        run.late += 1
+        if (usage := ended.usage) is not None:
+            run.tally.pay(usage, ended.cost)
+            self._budget.load(0, usage.prompt_tokens + usage.completion_tokens, ended.cost)
 
     def _save(self, lane: Lane, run: ShardRun, line: bytes, end: Outcome | Failure | None, request: Request) -> None:
         """end: what the request came to; None: it is tried again."""
@@ -352,18 +360,19 @@ class Dispatcher:
     def close(self, timeout: float = 10.0) -> Ending:
         """Save what is left to save and end the threads; tells how the run ended."""
         self._life.closed = True
+        for lane in self.lanes:
+            lane.workers.end()
+        patience = self._clock.monotonic() + PATIENCE
+        for lane in self.lanes:
+            if hung := lane.workers.wait(patience - self._clock.monotonic()):
+                self._log.warning("calls were cut off", model=lane.model.abbr, count=hung)
+        self._take_in()  # the last answers: nothing comes after this
         saved = self._journal.stop(timeout)
         if not saved:
             self._log.error("answers could not be saved", lines=self._journal.backlog())
         self._take_in()
         reason = f"stopped: {self.stop_reason}; start inferd again to go on"
         unfinished = sum(self._life.leave(lane, reason, journal_closed=saved) for lane in self.lanes)
-        for lane in self.lanes:
-            lane.workers.end()
-        patience = self._clock.monotonic() + 1.0
-        for lane in self.lanes:
-            if hung := lane.workers.wait(patience - self._clock.monotonic()):
-                self._log.warning("calls were cut off", model=lane.model.abbr, count=hung)
         if not self._life.close(timeout):
             self._log.error("statuses could not be written")
             saved = False

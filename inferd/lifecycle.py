@@ -27,6 +27,7 @@ from shared.records import PairState, PlanPair, PlanShard
 LOOKAHEAD = 32  # datasets open at once, at most
 BATCH = 512  # requests read in one go, at most
 MERGE_AHEAD = 500  # requests of a shard from which its merge begins before its end
+MERGE_TRIES = 2  # a disk that refuses once, or a half-made merge that somebody swept away, costs no pair
 LOADERS = 4  # threads that open, read and merge shards
 
 
@@ -138,7 +139,7 @@ class Lifecycle:
             case Foreign(owner):
                 lane.foreign.append((pair, shard))
                 log.warning("another inferd works on it: waiting", owner=owner)
-            case Opened(claim, feed, index, spans):
+            case Opened(claim, feed, index, spans, late):
                 run = ShardRun(
                     pair=pair,
                     shard=shard,
@@ -150,6 +151,7 @@ class Lifecycle:
                     told=index.told,
                     damaged=index.damaged,
                     duplicates=index.duplicates,
+                    late=late,
                     left=max(shard.requests - len(index), 1),
                     started_at=utc(self._clock.time()),
                     earlier=spans,
@@ -217,7 +219,8 @@ class Lifecycle:
                 else:
                     merge.advance(fresh, run.failures)
             except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
-                got = error
+                merge.abandon()
+                got = error.with_traceback(None)  # its frames would hold on to the index
             self._post(lambda: self._on_merged(lane, run, got))
 
         self._loaders.submit(work)
@@ -225,9 +228,12 @@ class Lifecycle:
     def _on_merged(self, lane: Lane, run: ShardRun, got: str | Exception) -> None:
         run.merging = False
         if isinstance(got, Exception):
-            self._drop_merge(run)  # the next try begins anew
+            run.merge = None  # the next try begins anew
+            run.merge_errors += 1
         if not run.finalising:
             self.maybe_finish(lane, run)
+        elif isinstance(got, OSError) and run.merge_errors < MERGE_TRIES:
+            self._merge(lane, run)
         elif isinstance(got, OSError):
             run.finalising = False
             self._on_fatal(f"the predictions can't be written: {got}")
@@ -239,7 +245,7 @@ class Lifecycle:
 
     def _drop_merge(self, run: ShardRun) -> None:
         if run.merge is not None:
-            run.merge.abandon()
+            self._loaders.submit(run.merge.abandon)
             run.merge = None
 
     def _end(self, lane: Lane, run: ShardRun, state: PairState, *, reason: str = "", digest: str = "") -> None:
@@ -285,12 +291,13 @@ class Lifecycle:
         unfinished = len(lane.runs) + len(lane.waiting) + len(lane.foreign) + lane.opening
         for run in list(lane.runs):
             run.in_flight = 0
-            if not run.merging:  # else a loader may still be at it; the next start sweeps it away
-                self._drop_merge(run)
+            run.stragglers = ()
             self.publish(run, "pending", reason=reason)
             if journal_closed:  # else the journal's thread may still be at it
                 run.target.close()
-            run.claim.release()
+            if not run.merging:  # else a loader is still at it, under the claim; the next start sweeps up behind it
+                self._drop_merge(run)
+                run.claim.release()
         return unfinished
 
     def close(self, timeout: float) -> bool:

@@ -7,11 +7,13 @@ the rest. Until `finish` nobody sees anything of it. Disk work: on loader thread
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from inferd.feed import Asked, Failure, Where
 from shared import atomic
@@ -37,13 +39,14 @@ class Merge:
     def advance(self, fresh: Fresh, failures: Mapping[Where, Failure]) -> None:
         """Write the lines of the next requests, up to the first that has no end yet. fresh: what was journalled since.
 
-        Raises OSError; then it has to be made anew.
+        Raises OSError; then it is to be abandoned, and another one made.
         """
         self._index.absorb(fresh)
         if self._file is None:
             atomic.sweep(self._path.parent, self._path.name)  # a merge that was killed may have left much
             self._file = atomic.Replacement(self._path)
-        self._file.write(self._lines(failures))
+        with closing(self._lines(failures)) as lines:  # it holds on to the index, which can't grow meanwhile
+            self._file.write(lines)
 
     def finish(self, fresh: Fresh, failures: Mapping[Where, Failure]) -> str:
         """Write what is left, and give the file its name; returns its SHA-256.
@@ -65,29 +68,28 @@ class Merge:
             self._file.abandon()
             self._file = None
 
-    def _lines(self, failures: Mapping[Where, Failure]) -> Iterator[bytes]:
+    def _lines(self, failures: Mapping[Where, Failure]) -> Generator[bytes, None, None]:
         if self._next is None:
             return
         cursor = self._index.cursor(self._next[0])
-        files = [_Lines(path) for path in self._index.paths]
-        try:
+        with ExitStack() as stack:
+            files = [stack.enter_context(closing(_Lines(path))) for path in self._index.paths]
             while self._next is not None:
                 order, key = self._next
                 while self._doc[0] < order >> 32:
                     self._doc = next(self._ids)
+                task_id = self._doc[1]
                 found = cursor.find_order(order, key)
                 if found is not None:
                     file = files[found.file]
                     line = file.read(found.offset, found.length)
-                    yield (line if file.path == self._path else _answered(self._doc[1], line, key)) + b"\n"
+                    merged = file.path == self._path
+                    yield (_merged(task_id, line) if merged else _answered(task_id, line, key)) + b"\n"
                 elif (failure := failures.get(where_of(order))) is not None:
-                    yield encode_record(_failed(self._doc[1], where_of(order), failure)) + b"\n"
+                    yield encode_record(_failed(task_id, where_of(order), failure)) + b"\n"
                 else:
                     return
                 self._next = next(self._requests, None)
-        finally:
-            for file in files:
-                file.close()
 
 
 class _Lines:
@@ -127,6 +129,7 @@ class _Answer(msgspec.Struct):
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_prediction = msgspec.json.Decoder(Prediction).decode
 
 
 def _answered(task_id: str, line: bytes, key: int) -> bytes:
@@ -151,6 +154,12 @@ def _answered(task_id: str, line: bytes, key: int) -> bytes:
             generation=answer.generation,  # type: ignore[arg-type]  # the same JSON, which the index found sound
         )
     )
+
+
+def _merged(task_id: str, line: bytes) -> bytes:
+    """A line of the predictions as they were, under the name that the task has now."""
+    prediction = _decode_prediction(line)
+    return line if prediction.task_id == task_id else encode_record(replace(prediction, task_id=task_id))
 
 
 def _failed(task_id: str, where: Where, failure: Failure) -> Prediction:

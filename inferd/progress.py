@@ -48,6 +48,7 @@ class ShardRun:
     exhausted: bool = False
     merge: Merge | None = None
     merging: bool = False  # a loader is at it
+    merge_errors: int = 0
     finalising: bool = False
     given_up: str = ""
     in_flight: int = 0
@@ -101,7 +102,7 @@ class ShardRun:
             system_fingerprints=tuple(sorted(self.told.fingerprints)),
             late_answers=self.late,
             duplicates=self.duplicates + self.late,
-            stragglers=() if ended else self.stragglers,
+            stragglers=self.stragglers if state == "running" else (),
             journal_damage=self.damaged,
         )
 

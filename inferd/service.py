@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from inferd.adapters.redact import Redactor, usual_writings
 from inferd.ask import Asker, Redact
 from inferd.dispatcher import Dispatcher
 from inferd.engine import Engine
+from inferd.lifecycle import LOOKAHEAD
 from inferd.limiter import Budget, Health, Permits
 from inferd.pool import Pool
 from inferd.progress import Job, Lane, Workers
@@ -48,6 +49,7 @@ from shared.suite import parse_suite
 DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = 0, 1, 2, 3, 4
 ENGINE_FROM = 64
 """Calls in flight from which one thread that drives them all beats a thread for each (docs/benchmarks.md)."""
+OTHER_FILES = 64  # beside sockets, claims and journals
 LONG_SECRET = 16  # characters from which a secret can't be a word of an answer
 
 
@@ -141,6 +143,7 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             dispatcher = Dispatcher(shelf, config, budget, clock, random.uniform, logger, beat.tick)
             for model in suite.models:
                 dispatcher.lanes.append(_lane(model, plan, config, secret, clock, dispatcher))
+            _check_file_limit(dispatcher.lanes)
             _collect_rarely()
             beat.set_state("running")
             daemon.notify("READY=1")
@@ -172,7 +175,11 @@ def _run(
             dispatcher.stop(stop.name, 0.0)
         return dispatcher.step(now)
 
-    daemon.run_loop(step, clock.monotonic, dispatcher.wait)
+    try:
+        daemon.run_loop(step, clock.monotonic, dispatcher.wait)
+    except BaseException:
+        dispatcher.close()  # a defect of ours: what was answered is saved all the same
+        raise
     ended = dispatcher.close()
     clean = not ended.failed and not ended.unfinished and ended.saved
     if clean:
@@ -322,6 +329,18 @@ def _collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+
+
+def _check_file_limit(lanes: Sequence[Lane]) -> None:
+    """Raises UsageError when the calls could take the descriptors that the journals need: answers would be lost."""
+    calls = sum(lane.permits.limit for lane in lanes if is_carried(lane.asker.adapter))
+    needed = calls + sum(2 * min(LOOKAHEAD, len(lane.waiting)) for lane in lanes) + OTHER_FILES
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < needed:
+        raise UsageError(
+            f"{calls} calls in flight need about {needed} open files, and this process may have {allowed}: "
+            "raise the limit (`ulimit -n`, LimitNOFILE= under systemd), or lower max_workers"
+        )
 
 
 class _Secrets:

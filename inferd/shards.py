@@ -42,6 +42,7 @@ class Opened:
     feed: Feed
     index: AnswerIndex
     spans: tuple[Span, ...]  # when earlier runs worked on it
+    late: int  # answers that came too late in them
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def open_shard(
         index = _index(work, pair, shard, tick)
         old = last_status(work, pair, shard)
         spans = old.spans if old is not None else ()
-        return Opened(claim, Feed(shelf.requests(pair, shard, model), index), index, spans)
+        late = old.late_answers if old is not None else 0
+        return Opened(claim, Feed(shelf.requests(pair, shard, model), index), index, spans, late)
     except BaseException:
         claim.release()
         raise

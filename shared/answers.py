@@ -20,7 +20,7 @@ _CODES: dict[str, int] = {outcome: code for code, outcome in enumerate(ANSWER_KI
 class AnswerIndex:
     """Where the first answer of each request lies, over all journals of a shard.
 
-    Memory: 39 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND
+    Memory: 37 bytes a journalled answer, whatever the answers' size. An answer is found by (doc_id, idx, repeat) AND
     the request_key: a row whose key no longer matches isn't an answer to what is asked now. Keys are held as their
     first 64 bits; as the triple must match too, a false match needs a 1 in 2^64 accident at that very place.
 
@@ -47,8 +47,11 @@ class AnswerIndex:
             kind: type[Attempt] | type[Prediction] = Prediction if path is predictions else Attempt
             for offset, length, row in read_rows(path, kind, self._count_damage):
                 generation = row.generation
-                if path is not predictions:
+                if isinstance(row, Attempt):
                     self.tally.count(row.error, generation.usage if generation else None, row.cost)
+                elif not found:  # the journals were cleared away: it says what was paid
+                    self.tally.attempts += row.attempts
+                    self.tally.pay(generation.usage if generation else None, row.cost)
                 if generation is not None:
                     self.told.add(generation.served_model, generation.system_fingerprint)
                     order = order_of(row.doc_id, row.idx, row.repeat)
@@ -163,13 +166,14 @@ class _Table:
 
     def duplicates(self, first: int) -> int:
         """Among the first so many rows that were added: how many have the order and the key of an earlier one."""
-        columns, rows = self._columns, self._rows
+        columns = self._columns
+        rows = self._rows if first == len(self._rows) else self._rows[self._rows < first]
         places: set[int] = set()  # where the same order stands twice or more, side by side
         for start in range(0, len(rows), _BLOCK):
             orders = np.frombuffer(columns.order, np.uint64)[rows[start : start + _BLOCK + 1]]
             for place in (np.flatnonzero(orders[1:] == orders[:-1]) + start).tolist():
                 places |= {place, place + 1}
-        asked = [int(rows[place]) for place in places if rows[place] < first]
+        asked = [int(rows[place]) for place in places]
         return len(asked) - len({(columns.order[row], columns.key[row]) for row in asked})
 
 

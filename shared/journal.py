@@ -56,6 +56,9 @@ class Tally:
         self.attempts += 1
         if error is not None:
             self.errors[error] = self.errors.get(error, 0) + 1
+        self.pay(usage, cost)
+
+    def pay(self, usage: Usage | None, cost: float) -> None:
         if usage is not None:
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens

@@ -56,7 +56,7 @@ class CarriedAdapter(ModelAdapter, Protocol):
 
 
 def is_carried(adapter: ModelAdapter) -> TypeGuard[CarriedAdapter]:
-    return isinstance(getattr(adapter, "transport", None), Transport)
+    return isinstance(getattr(adapter, "transport", None), Transport) and callable(getattr(adapter, "call", None))
 
 
 def build_adapter(model: ModelConfig, *, infer: InferConfig, secret: Callable[[str], str | None]) -> ModelAdapter:
@@ -90,6 +90,8 @@ def check_adapter(model: ModelConfig) -> list[str]:
         return [f"the adapter {name} can't be loaded: {type(error).__name__}: {error}"]
     if not callable(made):
         return [f"the adapter {name} is no class"]
+    if model.transport != "auto" and not callable(getattr(made, "call", None)):
+        return [f"transport: the adapter {name} makes its calls itself: leave it out"]
     if not callable(getattr(made, "generate", None)):
         return [f"the adapter {name} has no method `generate(prompt, task)`"]
     try:

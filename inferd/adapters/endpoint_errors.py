@@ -105,7 +105,8 @@ def retry_after(headers: dict[str, str]) -> float | None:
             seconds = float(headers.get(name, "")) / scale
         except ValueError:
             continue
-        return seconds if 0 < seconds < math.inf else None
+        if 0 < seconds < math.inf:
+            return seconds
     try:
         until = parsedate_to_datetime(headers["retry-after"]).timestamp()
     except (KeyError, ValueError, OverflowError):

@@ -57,9 +57,8 @@ class EventStream:
                 self._plain = [piece]
                 return
         if b"\n" not in piece and b"\r" not in piece:
-            self._parts.append(
-                piece
-            )  # put together when its line ends, so that a long line costs no more than its length
+            # Put together when its line ends, so that a long line costs no more than its length.
+            self._parts.append(piece)
             return
         data = b"".join(self._parts) + piece
         if b"\r" in data:

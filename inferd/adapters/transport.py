@@ -183,9 +183,8 @@ class Handle:
     def failed(self, code: int, text: str = "") -> Reply | Exception:
         """What a transfer that failed comes to. Its connection is closed: libcurl keeps none after an error."""
         exchange, transport = self._exchange, self._transport
-        status = (
-            self.curl.getinfo(pycurl.RESPONSE_CODE) or None
-        )  # of the endpoint's: what a proxy said to CONNECT isn't
+        # Of the endpoint: what a proxy said to CONNECT isn't among it.
+        status = self.curl.getinfo(pycurl.RESPONSE_CODE) or None
         reply = exchange.end(200)
         if exchange.raised is not None:
             return exchange.raised

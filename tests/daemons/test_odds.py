@@ -101,6 +101,16 @@ def test_few_open_files_allowed(tmp_path: Path) -> None:
     assert infer_status(work).errors == {}  # type: ignore[union-attr]
 
 
+def test_too_few_open_files_allowed(tmp_path: Path) -> None:
+    """Where the hard limit is too low as well, nothing is asked: sockets would take what the journals need."""
+    with FakeServer() as server:
+        work = submitted(tmp_path, [openai(server.url(), max_workers=256)], {"d": tasks(10)})
+        process = inferd(work, prefix=["prlimit", "--nofile=128:128"])
+        ended(process, 2)
+        assert "256 calls in flight need about 322 open files, and this process may have 128" in process.err
+        assert server.stats()["posts"] == 0
+
+
 @pytest.mark.parametrize("name", ["org/模型:фрее", "..", "tmp_x", "a b\u2028c"])
 def test_odd_names(tmp_path: Path, name: str) -> None:
     """Models and datasets may have any name: their files are found again under it, and nothing leaves the work_dir."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,9 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferd import dispatcher as module
+from inferd import lifecycle
 from inferd.ask import Asker, Redact
 from inferd.dispatcher import UNSAVED, Dispatcher, Ending
 from inferd.limiter import Budget, Health, Permits
+from inferd.merge import Merge
 from inferd.pool import Pool
 from inferd.progress import Lane
 from inferd.shards import Shelf
@@ -35,7 +38,7 @@ from shared.daemon import run_loop
 from shared.errors import Permanent, Retryable
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan
-from shared.records import ANSWERS, Attempt, Generation, InferStatus, Prediction, Prompt, TaskSpec, Usage
+from shared.records import ANSWERS, Attempt, Generation, InferStatus, Prediction, Prompt, TaskSpec, Usage, encode_record
 from shared.status import read_record
 
 Call = tuple[str, int]  # (task_id, repeat)
@@ -527,3 +530,65 @@ def test_two_dispatchers_share_the_work() -> None:
             thread.join(60)
         assert [tally.done for tally in results] == [2, 2]
         assert adapter.calls == Counter({call: 1 for name in "ab" for call in made.requests(name)})
+
+
+# --- what a review found ----------------------------------------------------------------------------------------------
+
+
+def test_a_merge_that_failed_once_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tries, ahead and at the end, meet a full disk: the pair ends well all the same."""
+    left = [2]
+    real = Merge.advance
+
+    def refusing(self: Merge, *given: Any) -> None:
+        real(self, *given)
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lifecycle, "MERGE_AHEAD", 5)
+    monkeypatch.setattr(lifecycle, "MERGE_TRIES", 3)
+    monkeypatch.setattr(Merge, "advance", refusing)
+    with bench({"a": (40, 1)}) as made:
+        assert made.dispatch([Scripted("m0", always("ok"))]).done == 1
+        assert [prediction.outcome for prediction in made.predictions("a")] == ["ok"] * 40
+    assert left == [0]
+
+
+def test_answers_that_come_while_it_closes_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drain's time is over and the disk is slow: what arrives until the calls are cut off is journalled."""
+    stopped = threading.Event()
+    real = AppendFile.append
+
+    def slow(self: AppendFile, data: bytes) -> int:
+        threading.Event().wait(0.3)
+        return real(self, data)
+
+    def script(call: Call, number: int) -> str:
+        if call != ("a-0", 0):
+            stopped.wait(30)
+        return "ok"
+
+    def stop(dispatcher: Dispatcher) -> None:
+        if adapter.calls.total() == 5 and not dispatcher.draining:
+            dispatcher.stop("enough", 0.0)
+            stopped.set()
+
+    adapter = Scripted("m0", script)
+    monkeypatch.setattr(AppendFile, "append", slow)
+    with bench({"a": (30, 1)}) as made:
+        ended = made.dispatch([adapter], workers=4, each_step=stop)
+        assert ended.saved
+        (path,) = made.work.journals("m0", "a")
+        assert path.read_bytes().count(b"\n") == 5
+        assert made.status("a").stragglers == ()
+
+
+def test_late_answers_are_remembered() -> None:
+    """What earlier runs counted is not forgotten by the next."""
+    with bench({"a": (3, 1)}) as made:
+        assert made.dispatch([Scripted("m0", always("never"))], config=CONFIG).failed == 1
+        path = made.work.infer_status("m0", "a")
+        path.write_bytes(encode_record(msgspec.structs.replace(made.status("a"), late_answers=2, duplicates=2)))
+        assert made.dispatch([Scripted("m0", always("ok"))]).done == 1
+        assert (made.status("a").late_answers, made.status("a").duplicates) == (2, 2)

@@ -287,6 +287,21 @@ def test_the_tally_is_over_all_journals(tmp_path: Path) -> None:
     assert index.paths[found.file] == predictions
 
 
+def test_predictions_alone_say_what_was_paid(tmp_path: Path) -> None:
+    """Where the journals were cleared away, attempts, tokens and cost are those that the predictions hold."""
+    row = Prediction(
+        task_id="t",
+        key=key_of("5"),
+        doc_id=5,
+        outcome="ok",
+        attempts=3,
+        cost=0.5,
+        generation=Generation(text="kept", usage=Usage(prompt_tokens=100, completion_tokens=7)),
+    )
+    tally = AnswerIndex([], write(tmp_path / "p", [encode_record(row)])).tally
+    assert (tally.attempts, tally.prompt_tokens, tally.completion_tokens, tally.cost) == (3, 100, 7, 0.5)
+
+
 def test_journals_come_before_predictions(tmp_path: Path) -> None:
     """Where both hold the answer, the journal's line is taken: it says more."""
     line = write(tmp_path / "j", [encode_record(attempt_of(0))])

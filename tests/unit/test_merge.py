@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from inferd.feed import Asked, Failure
 from inferd.merge import Merge
+from shared import atomic
 from shared.answers import AnswerIndex, key64, order_of
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
@@ -31,7 +34,8 @@ def key_of(place: tuple[int, int]) -> str:
 class Bench:
     """A shard whose journal the test writes line by line, telling the index as the dispatcher does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, text: str = "") -> None:
+        self.text = text
         self.work = WorkDir(folder)
         tasks = self.work.tasks("d")
         tasks.parent.mkdir(parents=True)
@@ -47,10 +51,11 @@ class Bench:
 
     def answer(self, place: tuple[int, int]) -> None:
         doc_id, repeat = place
+        generation = Generation(text=f"{place} é\u2028{self.text}", served_model="s")
         line = encode_record(
             Attempt(
                 key=key_of(place), doc_id=doc_id, repeat=repeat, attempt=2, outcome="ok", latency=0.5, ended_at="",
-                endpoint="http://h/v1", cost=0.25, generation=Generation(text=f"{place} é\u2028", served_model="s"),
+                endpoint="http://h/v1", cost=0.25, generation=generation,
             )
         )  # fmt: skip
         with self.journal.open("ab") as file:
@@ -134,3 +139,40 @@ def test_a_journal_that_was_changed_is_noticed(tmp_path: Path) -> None:
     bench.journal.write_bytes(content[len(content) // 2 :] + content[: len(content) // 2])
     with pytest.raises(WorkDirError, match="start inferd again"):
         bench.merge().finish(bench.index.take_fresh(), {})
+
+
+def test_a_disk_that_refuses_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of a megabyte, so that a write fails while others are still to come: a new merge of the same index, which
+    grew meanwhile, is whole.
+    """
+    bench = Bench(tmp_path, text="x" * 1_000_000)
+    for place in PLACES[:-1]:
+        bench.answer(place)
+    merge = bench.merge()
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "write_all", refusing)
+        with pytest.raises(OSError, match="No space left"):
+            merge.advance(bench.index.take_fresh(), {})
+    merge.abandon()
+    assert bench.files == set()
+    bench.answer(PLACES[-1])
+    bench.merge().finish(bench.index.take_fresh(), {})
+    assert [(row.doc_id, row.repeat) for row in bench.rows] == PLACES
+
+
+def refusing(fd: int, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_task_that_was_renamed(tmp_path: Path) -> None:
+    """What an earlier merge holds is taken under the name that the task has now."""
+    bench = Bench(tmp_path)
+    for place in PLACES:
+        bench.answer(place)
+    bench.merge().finish(bench.index.take_fresh(), {})
+    tasks = bench.work.tasks("d")
+    tasks.write_bytes(tasks.read_bytes().replace(b'"t3"', b'"renamed"'))
+    index = AnswerIndex([], bench.work.predictions("m", "d"))
+    Merge(bench.work, PAIR, SHARD, bench.asked, index).finish(index.take_fresh(), {})
+    assert [row.task_id for row in bench.rows if row.doc_id == 3] == ["renamed"] * REPEATS
+    assert [row.task_id for row in bench.rows if row.doc_id == 4] == ["t4"] * REPEATS
