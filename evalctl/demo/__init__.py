@@ -1,5 +1,5 @@
 """`evalctl demo`: ten fixed tasks over every metric through the real daemons and files, and the checks that all of it
-works.
+works. An eleventh asks for a program, where there is a sandbox to run one in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from rich.console import Console
 from evalctl.run import run_daemons
 from evalctl.submit import submit
 from evald.leaderboard import Report
+from evald.sandbox import choice
+from evald.sandbox.contract import SandboxUnavailable
 from evald.summary import read_report
 from shared.atomic import replace
 from shared.errors import TandemError
@@ -48,7 +50,9 @@ def run(folder: Path, console: Console, *, with_local_model: bool, progress: boo
         suite += data.joinpath("local.toml").read_text("utf-8")
     try:
         source = work.demo
-        replace(source / "tasks.jsonl", data.joinpath("tasks.jsonl").read_bytes())
+        tasks = data.joinpath("tasks.jsonl").read_bytes()
+        with_program = _has_sandbox(console)
+        replace(source / "tasks.jsonl", tasks + data.joinpath("program.jsonl").read_bytes() * with_program)
         replace(source / "suite.toml", suite.encode())
         submit(source / "suite.toml", work)
         ended = run_daemons(work, console, progress=progress)
@@ -56,19 +60,28 @@ def run(folder: Path, console: Console, *, with_local_model: bool, progress: boo
     except (TandemError, OSError) as error:
         code = error.exit_code if isinstance(error, TandemError) else 1
         return DemoResult(ok=False, exit_code=code, errors=(DemoError("run", str(error)),), report=None)
-    errors = tuple(judge(report, ended.exit_code))
+    errors = tuple(judge(report, ended.exit_code, TASKS + with_program))
     return DemoResult(ok=not errors, exit_code=ended.exit_code or int(bool(errors)), errors=errors, report=report)
 
 
-def judge(report: Report, exit_code: int) -> Iterator[DemoError]:
-    """Every way in which the demo's outcome isn't what a sound installation gives."""
+def _has_sandbox(console: Console) -> bool:
+    try:
+        choice.chosen()
+    except SandboxUnavailable as error:
+        console.print(f"The demo leaves out its task of a program: {error}", markup=False, highlight=False)
+        return False
+    return True
+
+
+def judge(report: Report, exit_code: int, tasks: int) -> Iterator[DemoError]:
+    """Every way in which the demo's outcome isn't what a sound installation gives. tasks: how many it has."""
     if exit_code:
         yield DemoError("daemons", f"they ended with exit status {exit_code}")
     for fault in report.errors:
         yield DemoError(fault.stage, f"{fault.model} x {fault.dataset}: {fault.reason}")
     counts = report.summary
-    if counts.tasks != TASKS:
-        yield DemoError("tasks", f"{counts.tasks} tasks validated, not {TASKS}")
+    if counts.tasks != tasks:
+        yield DemoError("tasks", f"{counts.tasks} tasks validated, not {tasks}")
     if counts.docs_scored != counts.docs:
         yield DemoError("coverage", f"{counts.docs_scored} of {counts.docs} docs have a score")
     for standing in report.leaderboard:
