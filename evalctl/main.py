@@ -20,8 +20,10 @@ from rich.live import Live
 
 from evalctl import demo as demo_run
 from evalctl import template
+from evalctl.elsewhere import FORMATS, FileFormat
 from evalctl.estimate import estimate
 from evalctl.run import run_daemons
+from evalctl.score import score_file
 from evalctl.state import State, is_missing, read_state
 from evalctl.submit import check, submit
 from evalctl.tables import SHOWN, clean, leaderboard_table, state_table
@@ -236,6 +238,50 @@ def report(work_dir: Path, as_json: bool, as_markdown: bool, write: bool) -> Non
         _show(found, as_json=as_json)
     _tell_missing(found)
     sys.exit(0 if found.summary.pairs_scored == found.summary.pairs else 3)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dataset", required=True, metavar="ABBR", help="Which dataset of the suite the answers are for.")
+@click.option("--suite", "suite", required=True, type=click.Path(path_type=Path), help="The suite that describes it.")
+@click.option("--model", metavar="NAME", help="Who made the answers; by default the file's name.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="The file's form; by default told from its content.")
+@click.option("--repeats", type=click.IntRange(min=1), help="Answers a task, where neither suite nor file tells.")
+@click.option("-w", "--work-dir", type=click.Path(path_type=Path), help="Where to keep it all; nowhere by default.")
+@PATHS
+@AS_JSON
+def score(
+    file: Path,
+    dataset: str,
+    suite: Path,
+    model: str | None,
+    form: FileFormat | None,
+    repeats: int | None,
+    work_dir: Path | None,
+    paths: dict[str, Path],
+    as_json: bool,
+) -> None:
+    """Score the answers in FILE, made elsewhere, as those of a run.
+
+    FILE: JSON lines with task_id or doc_id and text; an OpenCompass prediction file; or an lm-eval sample file. Of the
+    suite the dataset alone is used; no model is asked. With the same WORK_DIR, several files are compared.
+
+    Exit status 3 when answers are missing: they are never counted as wrong, and the score shows its coverage.
+
+    \b
+    Examples:
+      evalctl score samples_gsm8k.jsonl --dataset gsm8k --suite suite.toml --model big
+      evalctl score big/gsm8k.json --dataset gsm8k --suite suite.toml --model big -w runs/compared
+    """
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="tandem-score-") as scratch:
+        work = WorkDir(work_dir or Path(scratch))
+        code = score_file(file, suite, dataset, work, console, model=model, form=form, repeats=repeats, paths=paths)
+        if code in (0, 3):
+            found = read_report(work)
+            _show(found, as_json=as_json)
+            _tell_missing(found)
+    sys.exit(code)
 
 
 @main.command()

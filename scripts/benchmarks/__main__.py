@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from scripts.benchmarks import table
+from scripts.benchmarks import evald, table
 from scripts.benchmarks.large import measure_large
 from scripts.benchmarks.loads import LARGE, LOADS, MISSING, RESUME, RUNS, SMALL
 from scripts.benchmarks.peers import race
@@ -54,6 +54,7 @@ def main() -> int:
         const=",".join(race.PEERS),
         help=f"other harnesses too: all, or some of {','.join(race.PEERS)}. Installed on first use; 10 minutes more",
     )
+    parser.add_argument("--evald", action="store_true", help="measure evald instead; with --rows, both")
     parser.add_argument(
         "--model", action="append", default=[], metavar="TOML", help="one more line for the model's table, say `x = 1`"
     )
@@ -63,7 +64,8 @@ def main() -> int:
         help=f"{GATE_RUNS} runs of {GATE_ROW} alone; fails when CPU / bare > {GATE_CPU} or wall / ideal > {GATE_RATIO}",
     )
     options = parser.parse_args()
-    wanted = names if options.rows is None else [name for name in options.rows.split(",") if name not in ("", "none")]
+    told = options.rows if options.rows is not None else "none" if options.evald else ",".join(names)
+    wanted = [name for name in told.split(",") if name not in ("", "none")]
     if unknown := set(wanted) - set(names):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     peers = options.peers.split(",") if options.peers else []
@@ -101,6 +103,13 @@ def main() -> int:
         report.add("", large_words(found))
     if peers:
         report.add("", *race.run(peers, tuple(options.model), found, say))
+    if options.evald:
+        try:
+            report.add("", *evald.measure(say))
+        except BenchError as problem:
+            say(str(problem))
+            failed.append(str(problem).partition("\n")[0])
+            report.add("", f"Not measured: {failed[-1]}")
     if wanted:
         rows = {*wanted, *(LARGE_NAMES if LARGE_ROWS in wanted else ())}
         report.add("", *table.goals_table(found, rows))
