@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from evald.post_process import target_fault
+from evald.faults import task_fault
 from shared import requests
 from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError
@@ -108,7 +108,7 @@ def _measure(suite: Suite, dataset: DatasetConfig) -> tuple[int, int, float, _An
     count = units = 0
     tokens = 0.0
     answers = _Answers()
-    for task in read_tasks(dataset, dataset_path(suite, dataset), target_fault):
+    for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault):
         count += 1
         units += requests.instances_of(task)
         for message in requests.render(task, suite.models[0], 0).messages:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from evald.post_process import target_fault
+from evald.faults import dataset_faults, task_fault
 from inferd.adapters import model_faults
 from inferd.local_model import with_identities
 from shared import claims
@@ -25,8 +25,8 @@ PATIENCE = 10.0  # seconds to wait for somebody else's planning
 def check(
     path: Path, paths: Mapping[str, Path] | None = None, *, env: Mapping[str, str] = os.environ, check_env: bool = True
 ) -> tuple[Suite, str]:
-    """The suite in `path` and its text, frozen; or all that can be known to be wrong with it, its adapters included, in
-    one SuiteError.
+    """The suite in `path` and its text, frozen; or all that can be known to be wrong with it, its adapters and metrics
+    included, in one SuiteError.
 
     paths: files to read datasets from instead of their own, by abbr.
     """
@@ -34,7 +34,8 @@ def check(
     if paths:
         text = with_paths(text, paths)
     folder = path.absolute().parent
-    suite = parse_suite(text, str(path), folder, env if check_env else None, model_faults=model_faults)
+    env_seen = env if check_env else None
+    suite = parse_suite(text, str(path), folder, env_seen, model_faults=model_faults, dataset_faults=dataset_faults)
     return suite, freeze(text, folder)
 
 
@@ -57,7 +58,7 @@ def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *
                     f"{work}: inferd is at work here ({claims.owner(path)}): "
                     f"watch it with `evalctl status -w {work} --watch`, or stop it before a suite is submitted"
                 )
-        plan = make_plan(work, suite, text.encode(), SystemClock(), fault=target_fault)
+        plan = make_plan(work, suite, text.encode(), SystemClock(), fault=task_fault)
         replace(work.suite, text.encode())
         for beat in work.infer_heartbeats():
             remove(beat)  # of an inferd that has ended: whoever waits for the next one shall not take it for that one's

@@ -10,11 +10,14 @@ from rich.text import Text
 
 from evalctl.state import DaemonView, PairView, State
 from evald.leaderboard import Report
-from evald.report import board, numbers
+from evald.report import board, breakdown, numbers
 from shared.records import Straggler
 
+LEFT = ("model", "dataset", "group", "first", "second")
 COLUMNS = 6  # datasets that stand beside the models; more get a table of their own
 STRAGGLERS = 3
+ELSEWHERE = ("p", "detectable", "docs")  # columns that a narrow terminal has no room for; report.md shows them
+SHOWN_PAIRS = 10  # rows of groups, and of pairs of models
 SHOWN = 20  # notes and errors below a table; all of them stand in the JSON
 STYLES = {
     "done": "green",
@@ -112,7 +115,14 @@ def leaderboard_table(report: Report) -> RenderableType:
     if wide:
         heads = ["dataset", *(standing.model for standing in report.leaderboard)]
         parts += [Text(""), _table(heads, board.by_dataset(report))]
-    lines = [Text(clean(text)) for text in (board.counts(report), board.failures(report)) if text]
+    for table in (breakdown.groups(report), breakdown.pairs(report)):
+        if table.rows:
+            shown = [at for at, name in enumerate(table.head) if name not in ELSEWHERE]
+            rows = [[row[at] for at in shown] for row in table.rows[:SHOWN_PAIRS]]
+            parts += [Text(""), _table([table.head[at] for at in shown], rows)]
+            if hidden := len(table.rows) + table.left_out - len(rows):
+                parts.append(Text(f"... and {hidden} more rows in report.json"))
+    lines = [Text(clean(text)) for text in (board.legend(report), board.counts(report), board.failures(report)) if text]
     lines += [Text(clean(note), "yellow") for note in board.notes(report) if note.startswith("*")]
     lines += [Text(clean(note), "yellow") for note in list(board.drift(report))[:SHOWN]]
     faults = [Text(clean(f"{e.model} x {e.dataset}: {e.reason}"), "red") for e in report.errors if e.stage == "task"]
@@ -125,7 +135,7 @@ def leaderboard_table(report: Report) -> RenderableType:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in heads:
-        table.add_column(plain(name), justify="left" if name in ("model", "dataset") else "right")
+        table.add_column(plain(name), justify="left" if name in LEFT else "right")
     for row in rows:
         table.add_row(*map(plain, row))
     return table

@@ -1,4 +1,5 @@
-"""From pairs' results to the leaderboard, the paired differences and the counts. Pure: everything comes in as values.
+"""From pairs' results to the leaderboard, groups of datasets, and what stands beside them. Pure: everything comes in as
+values.
 
 A model ranks only when all of its pairs were scored: a mean over fewer datasets is another number. Models whose rank
 value is the same share a rank. What is missing is counted and named, never filled in.
@@ -6,36 +7,40 @@ value is the same share a rank. What is missing is counted and named, never fill
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from itertools import combinations
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evald.calibration import Calibration, CalibrationBuffer
-from evald.results import PairResult, Served
-from evald.stats import (
-    Difference,
-    Estimate,
-    Interval,
-    interval,
-    macro_difference,
-    macro_mean,
-    micro_mean,
-    paired_difference,
-)
-from shared.records import InferStatus, Plan, PlanPair, Record
+from evald.account import Counts, Fault, Pair, counts_of, faults_of
+from evald.calibration import Calibration
+from evald.comparisons import Comparisons, CorpusRow, PairedRow, flips, rank_ranges
+from evald.results import CategoryResult, MetricResult, PairResult, Served
+from evald.stats import Estimate, Interval, interval, macro_mean, micro_mean, weighted_mean
+from shared.records import InferStatus, Plan, PlanGroup, PlanPair, Record
 
-Pair = tuple[str, str]  # (model, dataset)
+
+class MetricFigures(Struct, frozen=True, kw_only=True):
+    """One metric of a pair: the mean over docs, and the value over the whole dataset where the metric has one."""
+
+    name: str
+    n: int
+    mean: float | None
+    stderr: float | None
+    interval: Interval | None
+    corpus: float | None = None
+    corpus_stderr: float | None = None
+    corpus_interval: Interval | None = None
 
 
 class Cell(Struct, frozen=True, kw_only=True):
     """A model's standing on one dataset. state `scored` has the numbers; any other has the reason why it hasn't.
 
-    outcomes: requests by how they ended. served_changed: the served model or the fingerprint changed within the pair;
-    served_models and system_fingerprints say between which.
+    clusters: over so many the standard error is taken, None where each doc is its own. outcomes: requests by how they
+    ended; answered: those with an answer; unextracted: answers in which post-processing found nothing, unextracted_at:
+    at which step. metrics: every metric, the headline included. served_changed: the served model or the fingerprint
+    changed within the pair; served_models and system_fingerprints say between which.
     """
 
     state: Literal["scored", "missing"]
@@ -47,8 +52,14 @@ class Cell(Struct, frozen=True, kw_only=True):
     bounds: Interval | None = None
     n: int = 0
     n_docs: int = 0
+    clusters: int | None = None
     coverage: float = 0.0
+    metrics: tuple[MetricFigures, ...] = ()
+    categories: tuple[CategoryResult, ...] = ()
     outcomes: dict[str, int] = {}
+    answered: int = 0
+    unextracted: int = 0
+    unextracted_at: dict[str, int] = {}
     served_changed: bool = False
     served_models: Served = Served()
     system_fingerprints: Served = Served()
@@ -57,15 +68,22 @@ class Cell(Struct, frozen=True, kw_only=True):
 class Standing(Struct, frozen=True, kw_only=True):
     """A row of the leaderboard, ranked by `score`: the mean over datasets, each of the same weight (macro).
 
-    micro: the mean over all docs of all datasets. Both come with standard errors of the same estimator. complete: every
-    pair was scored and every doc has a score. coverage: docs with a score, of the docs planned.
+    micro: the mean over all docs of all datasets. Both come with standard errors of the same estimator. rank_best,
+    rank_worst: the ranks that comparisons with the other models leave open; None where it wasn't compared with all of
+    them. could_flip: the models before or behind which missing docs could put it. bounds: the score if all docs without
+    one were wrong, and if they were right. complete: every pair was scored and every doc has a score. coverage: docs
+    with a score, of the docs planned.
     """
 
     rank: int | None
+    rank_best: int | None = None
+    rank_worst: int | None = None
+    could_flip: tuple[str, ...] = ()
     model: str
     score: float | None
     stderr: float | None
     interval: Interval | None
+    bounds: Interval | None = None
     micro: float | None
     micro_stderr: float | None
     micro_interval: Interval | None
@@ -78,58 +96,27 @@ class Standing(Struct, frozen=True, kw_only=True):
     datasets: dict[str, Cell]
 
 
-class PairedRow(Struct, frozen=True, kw_only=True):
-    """first's score minus second's, over the docs that both have, as a mean over their common datasets.
+class Figure(Struct, frozen=True):
+    """A mean with what belongs to the same estimator."""
 
-    interval: 95 %. separable: it doesn't hold 0. None where there is nothing in common.
-    """
-
-    first: str
-    second: str
-    n: int
-    datasets: int
-    difference: float | None
+    mean: float | None
     stderr: float | None
     interval: Interval | None
-    separable: bool | None
 
 
-class Fault(Struct, frozen=True, kw_only=True):
-    """Something that broke, and where."""
-
-    model: str
-    dataset: str
-    stage: Literal["infer", "score", "task"]
-    reason: str
-
-
-class Counts(Struct, frozen=True, kw_only=True):
-    """The run in numbers. tasks: docs over all datasets; docs, instances, requests: over all pairs as planned;
-    answered: requests with an answer; attempts: calls made. errors: attempts that failed, by class. late_answers,
-    duplicates: paid for and of no use. wall_seconds: how long inference was at work, in all its runs, by inferd's
-    clock.
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """A model on a group of datasets. macro: each dataset of the same weight; micro: over all docs; weighted: by the
+    group's weights, None where it has none. All None as soon as one dataset has no score.
     """
 
-    models: int
+    group: str
+    model: str
     datasets: int
-    tasks: int
-    pairs: int
-    pairs_scored: int
-    docs: int
-    docs_scored: int
-    instances: int
-    requests: int
-    answered: int
-    attempts: int
-    coverage: float
-    outcomes: dict[str, int]
-    errors: dict[str, int]
-    late_answers: int
-    duplicates: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
-    wall_seconds: float | None
+    datasets_scored: int
+    n: int
+    macro: Figure
+    micro: Figure
+    weighted: Figure | None
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -137,13 +124,15 @@ class Report(Record, frozen=True, kw_only=True):
 
     ranked_by: str = "score: mean over datasets, each of the same weight (macro)"
     leaderboard: tuple[Standing, ...]
+    groups: tuple[GroupRow, ...] = ()
     pairwise: tuple[PairedRow, ...]
+    corpus_pairwise: tuple[CorpusRow, ...] = ()
+    pairs_not_compared: int = 0
+    corpus_pairs_not_compared: int = 0
+    draws: int = 0
     calibration: dict[str, Calibration]
     summary: Counts
     errors: tuple[Fault, ...]
-
-
-Scores = Mapping[str, float]  # task_id -> headline score
 
 
 def build_report(
@@ -151,53 +140,34 @@ def build_report(
     statuses: Mapping[Pair, Sequence[InferStatus]],
     results: Mapping[Pair, PairResult],
     reasons: Mapping[Pair, str],
-    pairwise: Iterable[PairedRow],
+    comparisons: Comparisons,
+    calibration: Mapping[str, Calibration],
 ) -> Report:
-    """reasons: of pairs without a result, why. pairwise: as `paired_rows` makes them."""
-    models = list(dict.fromkeys(pair.model for pair in plan.pairs))
-    standings = [_standing(model, plan, results, reasons) for model in models]
-    return Report(
-        leaderboard=_ranked(standings),
-        pairwise=tuple(pairwise),
-        calibration={
-            model: calibration for model in models if (calibration := _calibration(model, results)) is not None
-        },
-        summary=_counts(plan, statuses, results),
-        errors=_faults(plan, statuses, results, reasons),
-    )
-
-
-def paired_rows(models: Sequence[str], by_dataset: Iterable[Mapping[str, Scores]]) -> list[PairedRow]:
-    """Every two models compared on what both have. by_dataset: for each dataset, the scores of each model that
-    has any.
+    """reasons: of pairs without a result, why. comparisons: as `evald.comparisons.compare` makes them. calibration: of
+    each model over all its answers. The results need hold neither their own calibration nor resamples.
     """
-    differences: dict[tuple[str, str], list[Difference]] = {couple: [] for couple in combinations(models, 2)}
-    for scores in by_dataset:
-        for first, second in differences:
-            if first in scores and second in scores:
-                difference = paired_difference(scores[first], scores[second])
-                if difference.n:
-                    differences[first, second].append(difference)
-    return [_paired_row(first, second, found) for (first, second), found in differences.items()]
-
-
-def _paired_row(first: str, second: str, found: list[Difference]) -> PairedRow:
-    whole = found[0] if len(found) == 1 else macro_difference(found)
-    separable = None if whole.interval is None else not whole.interval.low <= 0.0 <= whole.interval.high
-    return PairedRow(
-        first=first,
-        second=second,
-        n=whole.n,
-        datasets=len(found),
-        difference=whole.mean,
-        stderr=whole.stderr,
-        interval=whole.interval,
-        separable=separable,
+    models = list(dict.fromkeys(pair.model for pair in plan.pairs))
+    by_model: dict[str, list[PlanPair]] = {model: [] for model in models}
+    for pair in plan.pairs:
+        by_model[pair.model].append(pair)
+    standings = _ranked([_standing(model, by_model[model], results, reasons) for model in models])
+    return Report(
+        leaderboard=_placed(standings, comparisons),
+        groups=tuple(_group(group, model, results) for group in plan.groups for model in models),
+        pairwise=comparisons.rows,
+        corpus_pairwise=comparisons.corpus,
+        pairs_not_compared=comparisons.left_out,
+        corpus_pairs_not_compared=comparisons.corpus_left_out,
+        draws=comparisons.draws,
+        calibration={model: calibration[model] for model in models if model in calibration},
+        summary=counts_of(plan, statuses, results),
+        errors=faults_of(plan, statuses, results, reasons),
     )
 
 
-def _standing(model: str, plan: Plan, results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str]) -> Standing:
-    pairs = [pair for pair in plan.pairs if pair.model == model]
+def _standing(
+    model: str, pairs: Sequence[PlanPair], results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str]
+) -> Standing:
     found = {pair.dataset: results.get((model, pair.dataset)) for pair in pairs}
     estimates = [_estimate(result) for result in found.values()]
     macro, micro = macro_mean(estimates), micro_mean(estimates)
@@ -211,6 +181,7 @@ def _standing(model: str, plan: Plan, results: Mapping[Pair, PairResult], reason
         score=macro.mean,
         stderr=macro.stderr,
         interval=alone.interval if alone is not None else interval(macro),
+        bounds=_mean_bounds([result.bounds if result is not None else None for result in found.values()]),
         micro=micro.mean,
         micro_stderr=micro.stderr,
         micro_interval=alone.interval if alone is not None else interval(micro),
@@ -227,7 +198,35 @@ def _standing(model: str, plan: Plan, results: Mapping[Pair, PairResult], reason
 
 
 def _estimate(result: PairResult | None) -> Estimate:
-    return Estimate(0, None, None) if result is None else Estimate(result.n_scored, result.mean, result.stderr)
+    if result is None:
+        return Estimate(0, None, None)
+    return Estimate(result.n_scored, result.mean, result.stderr, result.clusters)
+
+
+def _mean_bounds(found: Sequence[Interval | None]) -> Interval | None:
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Interval(sum(one.low for one in known) / len(known), sum(one.high for one in known) / len(known))
+
+
+def _group(group: PlanGroup, model: str, results: Mapping[Pair, PairResult]) -> GroupRow:
+    found = [results.get((model, dataset)) for dataset in group.datasets]
+    estimates = [_estimate(result) for result in found]
+    return GroupRow(
+        group=group.name,
+        model=model,
+        datasets=len(found),
+        datasets_scored=sum(result is not None for result in found),
+        n=sum(estimate.n for estimate in estimates),
+        macro=_figure(macro_mean(estimates)),
+        micro=_figure(micro_mean(estimates)),
+        weighted=_figure(weighted_mean(estimates, group.weights)) if group.weights else None,
+    )
+
+
+def _figure(estimate: Estimate) -> Figure:
+    return Figure(estimate.mean, estimate.stderr, interval(estimate))
 
 
 def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
@@ -241,10 +240,16 @@ def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
         stderr=result.stderr,
         interval=result.interval,
         bounds=result.bounds,
+        clusters=result.clusters.count if result.clusters is not None else None,
+        metrics=tuple(_figures(metric) for metric in result.metrics),
+        categories=result.categories,
         n=result.n_scored,
         n_docs=result.n_docs,
         coverage=result.coverage,
         outcomes=result.outcomes,
+        answered=result.answered,
+        unextracted=result.unextracted,
+        unextracted_at=result.unextracted_at,
         served_changed=result.served_models.changed or result.system_fingerprints.changed,
         served_models=result.served_models,
         system_fingerprints=result.system_fingerprints,
@@ -265,94 +270,27 @@ def _ranked(standings: Sequence[Standing]) -> tuple[Standing, ...]:
     return tuple(ranked)
 
 
-def _calibration(model: str, results: Mapping[Pair, PairResult]) -> Calibration | None:
-    """Over all answers of the model; None when none of its pairs was scored."""
-    whole: CalibrationBuffer | None = None
-    for (owner, _), result in results.items():
-        if owner == model:
-            part = CalibrationBuffer.from_record(result.calibration)
-            if whole is None:
-                whole = part
-            else:
-                whole.merge(part)
-    return whole.result() if whole is not None else None
+def _placed(standings: Sequence[Standing], comparisons: Comparisons) -> tuple[Standing, ...]:
+    """With what the comparisons leave open of the ranks."""
+    ranges = rank_ranges({standing.model: standing.rank for standing in standings}, comparisons.rows)
+    turned = flips(comparisons.rows)
+    placed = []
+    for standing in standings:
+        best, worst = ranges.get(standing.model, (None, None))
+        could_flip = turned.get(standing.model, ()) if standing.rank is not None else ()
+        placed.append(replace(standing, rank_best=best, rank_worst=worst, could_flip=could_flip))
+    return tuple(placed)
 
 
-def _counts(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results: Mapping[Pair, PairResult]) -> Counts:
-    known = [status for found in statuses.values() for status in found]
-    outcomes: dict[str, int] = {}
-    errors: dict[str, int] = {}
-    for status in known:
-        for outcome, count in status.outcomes.items():
-            outcomes[outcome] = outcomes.get(outcome, 0) + count
-        for error, count in status.errors.items():
-            errors[error] = errors.get(error, 0) + count
-    docs = sum(pair.docs for pair in plan.pairs)
-    docs_scored = sum(result.n_scored for result in results.values())
-    return Counts(
-        models=len({pair.model for pair in plan.pairs}),
-        datasets=len(plan.datasets),
-        tasks=sum(dataset.docs for dataset in plan.datasets),
-        pairs=len(plan.pairs),
-        pairs_scored=len(results),
-        docs=docs,
-        docs_scored=docs_scored,
-        instances=sum(pair.instances for pair in plan.pairs),
-        requests=sum(pair.requests for pair in plan.pairs),
-        answered=sum(outcomes.values()),
-        attempts=sum(status.attempts for status in known),
-        coverage=docs_scored / docs if docs else 0.0,
-        outcomes=dict(sorted(outcomes.items())),
-        errors=dict(sorted(errors.items())),
-        late_answers=sum(status.late_answers for status in known),
-        duplicates=sum(status.duplicates for status in known),
-        prompt_tokens=sum(status.prompt_tokens for status in known),
-        completion_tokens=sum(status.completion_tokens for status in known),
-        cost=sum(status.cost for status in known),
-        wall_seconds=_wall_seconds(known),
+def _figures(metric: MetricResult) -> MetricFigures:
+    value = metric.corpus.get("value") if metric.corpus is not None else None
+    return MetricFigures(
+        name=metric.name,
+        n=metric.n,
+        mean=metric.mean,
+        stderr=metric.stderr,
+        interval=metric.interval,
+        corpus=float(value) if isinstance(value, int | float) else None,
+        corpus_stderr=metric.corpus_stderr,
+        corpus_interval=metric.corpus_interval,
     )
-
-
-def _wall_seconds(statuses: Sequence[InferStatus]) -> float | None:
-    """How long at least one shard was at work: the union of their times, so that a pause between two runs isn't in it.
-
-    None when nothing has begun yet, or the clock that stamped them was set back in between.
-    """
-    try:
-        spans = sorted(
-            (datetime.fromisoformat(start), datetime.fromisoformat(end))
-            for status in statuses
-            for start, end in status.spans
-        )
-        if not spans or any(end < start for start, end in spans):
-            return None
-        total, until = 0.0, spans[0][0]
-        for start, end in spans:
-            total += max((end - max(start, until)).total_seconds(), 0.0)
-            until = max(until, end)
-    except (ValueError, TypeError):  # stamps that are none, or of which only some name their zone
-        return None
-    return total
-
-
-def _faults(
-    plan: Plan,
-    statuses: Mapping[Pair, Sequence[InferStatus]],
-    results: Mapping[Pair, PairResult],
-    reasons: Mapping[Pair, str],
-) -> tuple[Fault, ...]:
-    faults = []
-    for pair in plan.pairs:
-        key = (pair.model, pair.dataset)
-        result = results.get(key)
-        failed = [status for status in statuses.get(key, ()) if status.state == "fail"]
-        for status in failed:
-            faults.append(Fault(model=pair.model, dataset=pair.dataset, stage="infer", reason=status.reason))
-        if result is None:
-            if not failed and reasons.get(key):
-                faults.append(Fault(model=pair.model, dataset=pair.dataset, stage="score", reason=reasons[key]))
-            continue
-        for error in result.score_errors:
-            reason = f"{error.task_id}: {error.reason}"
-            faults.append(Fault(model=pair.model, dataset=pair.dataset, stage="task", reason=reason))
-    return tuple(faults)

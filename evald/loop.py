@@ -250,7 +250,7 @@ class Loop:
         assert self._plan is not None
         key = (pair.model, pair.dataset)
         dataset = next(dataset for dataset in self._plan.datasets if dataset.abbr == pair.dataset)
-        job = ScoreJob(str(self._work), pair, dataset, digests, self._config.calibration_bins)
+        job = ScoreJob(str(self._work), pair, dataset, digests, self._config.calibration_bins, self._config.sandbox)
         if self._stands(key, job):
             self._end(key, "done", content=job.content())
             return True

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from evald.calibration import CalibrationSums
-from evald.stats import Interval
+from evald.stats import Clusters, Interval
 from shared.records import Record
 
 
@@ -18,10 +18,12 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     """One metric over the docs of a pair that name it.
 
     {"name":"exact_match","version":"1","params":{},"n":100,"mean":0.42,"stderr":0.0496,"interval":{"low":0.33,"high":0.52},
-    "correct":42,"threshold":1.0,"corpus":null}
+    "correct":42,"threshold":1.0,"corpus":null,"corpus_stderr":null,"corpus_interval":null,"resamples":[]}
 
     n: docs scored. mean, stderr, interval: over docs; interval 95 %. correct: docs whose score reached the threshold.
-    corpus: the value over the whole dataset, of metrics where that isn't the mean (BLEU).
+    corpus: the value over the whole dataset, of metrics where that isn't the mean (BLEU). corpus_stderr,
+    corpus_interval: of that value, by bootstrap. resamples: that value in each draw, null where one drew no doc; draw k
+    has drawn the same docs for every model, so the differences of two models' resamples are those of their difference.
     """
 
     name: str
@@ -34,6 +36,9 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     correct: int
     threshold: float
     corpus: dict[str, Any] | None = None
+    corpus_stderr: float | None = None
+    corpus_interval: Interval | None = None
+    resamples: tuple[float | None, ...] = ()
 
 
 class ScoreError(Struct, frozen=True):
@@ -49,12 +54,14 @@ class ScoreError(Struct, frozen=True):
 class CategoryResult(Struct, frozen=True):
     """The headline score over the docs of one category.
 
-    {"category":"arithmetic","n":40,"mean":0.5}
+    {"category":"arithmetic","n":40,"mean":0.5,"stderr":0.08,"interval":{"low":0.35,"high":0.65}}
     """
 
     category: str
     n: int
     mean: float | None
+    stderr: float | None = None
+    interval: Interval | None = None
 
 
 class Served(Struct, frozen=True, kw_only=True):
@@ -81,17 +88,19 @@ class PairResult(Record, frozen=True, kw_only=True):
 
     {"schema":1,"model":"m","dataset":"gsm8k","metric":"exact_match","n_docs":100,"n_scored":99,"n_missing":1,
     "n_score_errors":0,"mean":0.42,"stderr":0.0498,"interval":{"low":0.33,"high":0.52},"bounds":{"low":0.42,"high":0.43},
-    "coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
+    "clusters":null,"coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
     "served_models":{"names":{"m-2026-01":99},"others":0,"untold":0},
     "system_fingerprints":{"names":{"fp_1":99},"others":0,"untold":0},
-    "unextracted":2,"repeats":1,"metrics":[],"categories":[],"score_errors":[],
+    "unextracted":2,"unextracted_at":{"last_number":2},"repeats":1,"metrics":[],"categories":[],"score_errors":[],
     "calibration":{"n":[99],"confidence":[90.0],"correct":[42],"squared_error":30.0,"n_missing":0},
     "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","plan_digest":"cd34","scorer":"1"}
 
     metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the
     n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if
-    all docs without a score were wrong, and if they were right. coverage: n_scored / n_docs. unextracted: answers in
-    which post-processing found nothing; they score 0 and are counted apart. score_errors: the first of them;
+    all docs without a score were wrong, and if they were right. clusters: where tasks name some; stderr and interval
+    are then over those. coverage: n_scored / n_docs. unextracted: answers in
+    which post-processing found nothing; they score 0 and are counted apart. unextracted_at: the same by the step that
+    found nothing. score_errors: the first of them;
     n_score_errors counts all. served_models, system_fingerprints: over all answers; more than one name is drift.
     content: digest of all that decides this record.
     """
@@ -107,6 +116,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     stderr: float | None
     interval: Interval | None
     bounds: Interval | None
+    clusters: Clusters | None = None
     coverage: float
     instances: int
     requests: int
@@ -116,6 +126,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     served_models: Served = Served()
     system_fingerprints: Served = Served()
     unextracted: int
+    unextracted_at: dict[str, int] = field(default_factory=dict)
     repeats: int
     metrics: tuple[MetricResult, ...]
     categories: tuple[CategoryResult, ...]

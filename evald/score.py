@@ -16,15 +16,20 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from evald.calibration import CalibrationBuffer
-from evald.metrics import METRICS, CorpusScore, Judged, Sample, Scorer, judges_of
-from evald.post_process import POST_PROCESS, pipeline_of, target_fault
+from evald.faults import task_fault
+from evald.metrics import METRICS, CorpusScore, Judged, Sample, SampleCorpus, Scorer, judges_of
+from evald.post_process import POST_PROCESS, pipeline_of
 from evald.predictions import Predictions
 from evald.reducers import reduced
 from evald.results import CategoryResult, MetricResult, PairResult, ScoreError, Served
-from evald.stats import Moments, bounds, interval, wilson
+from evald.sandbox import choice
+from evald.stats import Moments, bounds
+from evald.stats.corpus import CorpusBootstrap, Segmented, spread
+from evald.stats.draws import Floats
 from shared.atomic import replace, replace_lines
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
@@ -39,7 +44,7 @@ from shared.records import (
     encode_record,
 )
 
-SCORER = "2"
+SCORER = "3"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
 CHUNK = 256  # docs that are scored together
@@ -47,19 +52,23 @@ KEPT_ERRORS = 100
 KEPT_NAMES = 16  # of served models, and of fingerprints: an endpoint may send a new one with each answer
 MAX_NAME = 100  # characters
 MAX_REASON = 500  # characters
+RESAMPLE_DIGITS = 7
 
 
 NO_ANSWER = "no answer"
 
 
 class ScoreJob(Struct, frozen=True):
-    """What a worker needs to score a pair. digests: of each shard's predictions, as the shards' statuses name them."""
+    """What a worker needs to score a pair. digests: of each shard's predictions, as the shards' statuses name them.
+    sandbox: what runs programs; it is no part of the content, since each gives the same verdicts.
+    """
 
     root: str
     pair: PlanPair
     dataset: PlanDataset
     digests: tuple[str, ...]
     bins: int
+    sandbox: choice.Choice = "auto"
 
     def content(self) -> str:
         """Digest of all that decides the result: the predictions, the tasks, and every rule's version and
@@ -73,11 +82,12 @@ class ScoreJob(Struct, frozen=True):
 
 def score_pair(job: ScoreJob) -> None:
     """Write the pair's scores and result. Raises Incomplete, WorkDirError or OSError; then nothing is written."""
+    choice.use(job.sandbox)
     work = WorkDir(job.root)
     pair, dataset = job.pair, job.dataset
     if tasks_digest(work.tasks(dataset.abbr)) != dataset.digest:
         raise WorkDirError(f"{work.tasks(dataset.abbr)}: not the file that was planned: submit the suite again")
-    totals = _Totals(CalibrationBuffer(job.bins))
+    totals = _Totals(dataset.abbr, CalibrationBuffer(job.bins))
 
     def lines() -> Iterator[bytes]:
         with closing(Predictions(work, pair, job.digests)) as predictions:
@@ -120,20 +130,20 @@ class _MetricTotals:
     version: str
     params: dict[str, Any]
     threshold: float
-    corpus: CorpusScore | None
+    corpus: CorpusScore | SampleCorpus | None
+    bootstrap: CorpusBootstrap | None
     moments: Moments = field(default_factory=Moments)
     correct: int = 0
-    binary: bool = True  # every score 0 or 1 so far
 
 
 @dataclass
 class _Totals:
     """The running sums of a pair; what they hold doesn't grow with its docs."""
 
+    dataset: str
     calibration: CalibrationBuffer
     headline: Moments = field(default_factory=Moments)
     headline_names: set[str] = field(default_factory=set)
-    all_binary: bool = True
     metrics: dict[str, _MetricTotals] = field(default_factory=dict)
     categories: dict[str, Moments] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -143,20 +153,21 @@ class _Totals:
     n_missing: int = 0
     n_errors: int = 0
     errors: list[ScoreError] = field(default_factory=list)
-    unextracted: int = 0
+    unextracted_at: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
 
     def metric(self, judged: Judged) -> _MetricTotals:
         own = self.metrics.get(judged.label)
         if own is None:
             scorer = judged.scorer
-            own = _MetricTotals(judged.version, _params(judged), scorer.threshold, scorer.corpus())
+            corpus = scorer.corpus()
+            bootstrap = CorpusBootstrap(self.dataset, corpus) if isinstance(corpus, Segmented) else None
+            own = _MetricTotals(judged.version, _params(judged), scorer.threshold, corpus, bootstrap)
             self.metrics[judged.label] = own
         return own
 
     def result(self, job: ScoreJob) -> PairResult:
         headline = self.headline.estimate()
-        proportion = self.all_binary and job.dataset.repeats == 1
         assert self.n_docs == self.headline.n + self.n_missing + self.n_errors
         return PairResult(
             model=job.pair.model,
@@ -168,7 +179,8 @@ class _Totals:
             n_score_errors=self.n_errors,
             mean=headline.mean,
             stderr=headline.stderr,
-            interval=wilson(round(self.headline.total), headline.n) if proportion else interval(headline),
+            interval=self.headline.interval(),
+            clusters=headline.clusters,
             bounds=bounds(self.headline.total, self.headline.n, self.n_docs),
             coverage=self.headline.n / self.n_docs if self.n_docs else 0.0,
             instances=job.pair.instances,
@@ -178,12 +190,12 @@ class _Totals:
             outcomes=dict(sorted(self.outcomes.items())),
             served_models=self.served_models.result(),
             system_fingerprints=self.system_fingerprints.result(),
-            unextracted=self.unextracted,
+            unextracted=self.unextracted_at.total(),
+            unextracted_at=dict(sorted(self.unextracted_at.items())),
             repeats=job.dataset.repeats,
             metrics=tuple(self._metric_result(label, job) for label in sorted(self.metrics)),
             categories=tuple(
-                CategoryResult(category, moments.n, moments.estimate().mean)
-                for category, moments in sorted(self.categories.items())
+                _category_result(category, moments) for category, moments in sorted(self.categories.items())
             ),
             score_errors=tuple(self.errors),
             calibration=self.calibration.to_record(),
@@ -197,7 +209,8 @@ class _Totals:
     def _metric_result(self, label: str, job: ScoreJob) -> MetricResult:
         totals = self.metrics[label]
         estimate = totals.moments.estimate()
-        proportion = totals.binary and totals.threshold == 1.0 and job.dataset.repeats == 1
+        values = totals.bootstrap.values() if totals.bootstrap is not None else np.zeros(0)
+        resampled = spread(values)
         return MetricResult(
             name=label,
             version=totals.version,
@@ -205,11 +218,23 @@ class _Totals:
             n=estimate.n,
             mean=estimate.mean,
             stderr=estimate.stderr,
-            interval=wilson(totals.correct, estimate.n) if proportion else interval(estimate),
+            interval=totals.moments.interval(),
             correct=totals.correct,
             threshold=totals.threshold,
             corpus=totals.corpus.result() if totals.corpus is not None else None,
+            corpus_stderr=resampled.stderr if resampled is not None else None,
+            corpus_interval=resampled.interval if resampled is not None else None,
+            resamples=_kept(values) if resampled is not None else (),
         )
+
+
+def _kept(values: Floats) -> tuple[float | None, ...]:
+    return tuple(round(value, RESAMPLE_DIGITS) if math.isfinite(value) else None for value in values.tolist())
+
+
+def _category_result(category: str, moments: Moments) -> CategoryResult:
+    estimate = moments.estimate()
+    return CategoryResult(category, estimate.n, estimate.mean, estimate.stderr, moments.interval())
 
 
 def _params(judged: Judged) -> dict[str, Any]:
@@ -228,6 +253,7 @@ class _Doc:
         self.predictions = predictions
         self.answers = [p.generation for p in predictions if p.outcome in ANSWERS and p.generation is not None]
         self.extracted: list[str | None] = []
+        self.unextracted_at: list[str] = []  # the step that found nothing, of each answer where one did
         self.samples: list[Sample] = []
         self.fault = "" if self.answers else NO_ANSWER
         if self.answers:
@@ -237,13 +263,15 @@ class _Doc:
         task = self.task
         try:
             # Told when the suite was submitted; a plan made otherwise may still hold it.
-            self.fault = target_fault(task) or ""
+            self.fault = task_fault(task) or ""
             pipeline = pipeline_of(task.post_process)
             targets = [pipeline.target(target) for target in task.targets]
-            self.extracted = [pipeline.answer(answer.text) for answer in self.answers]
+            found = [pipeline.read(answer.text) for answer in self.answers]
         except Exception as error:  # noqa: BLE001  # a defect in a step costs this doc its score, and says so; not the pair
             self.fault = _why(error)
             return
+        self.extracted = [one.answer for one in found]
+        self.unextracted_at = [one.failed_at for one in found if one.failed_at is not None]
         self.samples = [
             Sample(extracted, targets, answer.text, task)
             for extracted, answer in zip(self.extracted, self.answers, strict=True)
@@ -265,7 +293,7 @@ def _score_chunk(model: str, docs: list[_Doc], totals: _Totals) -> Iterator[Eval
             if not fault:
                 score, each, fault = _reduce(judged, doc, list(islice(scores[judged.scorer], len(doc.samples))))
             if score is not None:
-                _count_metric(totals, judged, score, doc.samples)
+                _count_metric(totals, judged, score, doc)
             if position == 0 and doc.answers:
                 _count_headline(totals, doc, judged, score, each, fault)
             yield _run(model, doc, judged.label, score, fault)
@@ -290,6 +318,7 @@ def _run(model: str, doc: _Doc, label: str, score: float | None, fault: str) -> 
         metric_name=label,
         score=score,
         category=doc.task.category,
+        cluster=doc.task.cluster,
         answers=len(doc.answers),
         confidence=math.fsum(known) / len(known) if known else None,
         extracted=tuple(doc.extracted),
@@ -302,20 +331,25 @@ def _count_doc(doc: _Doc, totals: _Totals) -> None:
     totals.outcomes.update(prediction.outcome for prediction in doc.predictions)
     totals.attempts += sum(prediction.attempts for prediction in doc.predictions)
     totals.n_missing += not doc.answers
-    totals.unextracted += sum(text is None for text in doc.extracted)
+    if not doc.fault:
+        totals.unextracted_at.update(doc.unextracted_at)
     for answer in doc.answers:
         totals.served_models.add(answer.served_model)
         totals.system_fingerprints.add(answer.system_fingerprint)
 
 
-def _count_metric(totals: _Totals, judged: Judged, score: float, samples: list[Sample]) -> None:
+def _count_metric(totals: _Totals, judged: Judged, score: float, doc: _Doc) -> None:
     own = totals.metric(judged)
-    own.moments.add(score)
+    own.moments.add(score, doc.task.cluster)
     own.correct += score >= own.threshold
-    own.binary = own.binary and score in (0.0, 1.0)
     if own.corpus is not None:
-        for sample in samples:
-            own.corpus.add(sample.answer or "", sample.targets)
+        for sample in doc.samples:
+            if isinstance(own.corpus, SampleCorpus):
+                own.corpus.add_sample(sample)
+            else:
+                own.corpus.add(sample.answer or "", sample.targets)
+            if own.bootstrap is not None:
+                own.bootstrap.add(doc.doc_id, doc.task.cluster)
 
 
 def _count_headline(
@@ -327,9 +361,8 @@ def _count_headline(
         if len(totals.errors) < KEPT_ERRORS:
             totals.errors.append(ScoreError(doc.task.task_id, fault))
         return
-    totals.headline.add(score)
-    totals.all_binary = totals.all_binary and score in (0.0, 1.0)
-    totals.categories.setdefault(doc.task.category, Moments()).add(score)
+    totals.headline.add(score, doc.task.cluster)
+    totals.categories.setdefault(doc.task.category, Moments()).add(score, doc.task.cluster)
     threshold = judged.scorer.threshold
     for one, answer in zip(each, doc.answers, strict=True):
         totals.calibration.add(answer.confidence, one >= threshold)

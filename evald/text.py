@@ -7,6 +7,8 @@ told without a dictionary: a run of letters stays one token there.
 
 from __future__ import annotations
 
+import re
+import string
 import unicodedata
 
 VERSION = "1"
@@ -27,7 +29,16 @@ _CJK_RANGES = (
     (0x20000, 0x3FFFF),  # Han, extensions B and on
 )
 _KANA_RANGES = ((0x3040, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0x1B000, 0x1B16F))
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _VARIATION_SELECTORS = ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+
+
+def _one_of(ranges: tuple[tuple[int, int], ...]) -> re.Pattern[str]:
+    return re.compile("[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in ranges) + "]")
+
+
+_CJK, _KANA = _one_of(_CJK_RANGES), _one_of(_KANA_RANGES)
 
 
 def is_cjk(char: str) -> bool:
@@ -36,11 +47,18 @@ def is_cjk(char: str) -> bool:
 
 
 def has_cjk(text: str) -> bool:
-    return not text.isascii() and any(map(is_cjk, text))
+    return not text.isascii() and _CJK.search(text) is not None
 
 
 def has_kana(text: str) -> bool:
-    return not text.isascii() and any(_within(ord(char), _KANA_RANGES) for char in text)
+    return not text.isascii() and _KANA.search(text) is not None
+
+
+def pieces(text: str) -> list[str]:
+    """The text taken apart, with nothing lost but white space: words, numbers ("3.14" and "1,000" are one piece), CJK
+    characters, single signs.
+    """
+    return _IN_NUMBER.sub(lambda sign: _KEPT[sign[0]], text).translate(_APART).split()
 
 
 def tokens(text: str) -> list[str]:
@@ -53,6 +71,19 @@ def squad_tokens(text: str) -> list[str]:
     "314") and symbols such as € stay. It is the normalisation of SQuAD 1.1's evaluation script without its articles
     (Rajpurkar et al. 2016), with the punctuation of all scripts and not only of ASCII."""
     return _normal(text).translate(_JOINED).split()
+
+
+def squad(text: str) -> str:
+    """The text as SQuAD 1.1's evaluation script compares it: lower case, without ASCII punctuation and English
+    articles, single spaces (Rajpurkar et al. 2016). A text that is nothing but such things keeps them: the target "A"
+    must not be empty, and so equal to anything empty.
+    """
+    lowered = text.lower()
+    plain = lowered.translate(_NO_PUNCTUATION)
+    for form in (_ARTICLES.sub(" ", plain), plain, lowered):
+        if words := form.split():
+            return " ".join(words)
+    return ""
 
 
 def _normal(text: str) -> str:
@@ -96,5 +127,15 @@ class _JoinedTable(_Table):
                 return super().replacement(char)
 
 
+class _ApartTable(_Table):
+    def replacement(self, char: str) -> str:
+        if char in _KEPT.values() or (unicodedata.category(char)[0] in "LMN" and not is_cjk(char)):
+            return char
+        return " " if char.isspace() else f" {char} "
+
+
+_IN_NUMBER = re.compile(r"(?<=\d)[.,](?=\d)")
+_KEPT = {".": "\x01", ",": "\x02"}  # the signs inside numbers, where they don't separate
+_APART = _ApartTable({ord("_"): "_"})
 _SEPARATED = _Table()
 _JOINED = _JoinedTable()

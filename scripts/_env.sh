@@ -8,7 +8,7 @@ ME=scripts/${0##*/}
 cd -- "$ROOT"
 
 # Debian packages that the tests need, as command:package. Those whose command is missing are installed (when root).
-DEBIAN_PACKAGES="mount:mount ps:procps faketime:faketime nginx:nginx-light openssl:openssl gcc:gcc gencat:libc6-dev"
+DEBIAN_PACKAGES="mount:mount ps:procps faketime:faketime nginx:nginx-light openssl:openssl gcc:gcc gencat:libc6-dev bwrap:bubblewrap"
 
 say() { printf '%s: %s\n' "$ME" "$*" >&2; }
 die() {

@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from evald import results  # noqa: E402  # after the path is set, so that a bare clone works
+from evald import calibration, results  # noqa: E402  # after the path is set, so that a bare clone works
+from evald.stats import means  # noqa: E402
 from inferd.adapters import failures  # noqa: E402
 from inferd.outcome import RULES  # noqa: E402
 from shared import layout, records  # noqa: E402
@@ -40,6 +41,9 @@ RECORDS = (
     results.PairResult,
     results.Served,
     results.MetricResult,
+    results.CategoryResult,
+    means.Clusters,
+    calibration.CalibrationSums,
     records.EvalRun,
 )
 

@@ -179,7 +179,8 @@ class EvalConfig(_Table, frozen=True, kw_only=True):
     watch_interval: between scans of the work_dir. heartbeat_timeout: inferd counts as gone when its beat hasn't changed
     for so long. startup_timeout: how long to wait for its first beat. log_interval: between progress lines in the log.
     max_num_workers: pairs scored at once. pair_timeout: the longest one pair may take. events: listen to the filesystem
-    between scans. calibration_bins: of equal width over [0, 1].
+    between scans. calibration_bins: of equal width over [0, 1]. sandbox: what runs the programs that models wrote; by
+    default the first that passes its self-test.
     """
 
     watch_interval: Seconds = 5.0
@@ -190,6 +191,17 @@ class EvalConfig(_Table, frozen=True, kw_only=True):
     pair_timeout: Seconds = 3600.0
     events: bool = True
     calibration_bins: Annotated[int, Meta(ge=1, le=100)] = 10
+    sandbox: Literal["auto", "bubblewrap", "namespaces", "unsafe-subprocess"] = "auto"
+
+
+class GroupConfig(_Table, frozen=True, kw_only=True):
+    """One `[[groups]]` table: datasets whose scores are averaged, beside the leaderboard. weights: of the weighted
+    mean, one a dataset, in their order.
+    """
+
+    name: Name
+    datasets: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    weights: tuple[Annotated[float, Meta(gt=0)], ...] = ()
 
 
 class BudgetConfig(_Table, frozen=True, kw_only=True):
@@ -214,3 +226,4 @@ class Suite(_Table, frozen=True, kw_only=True):
     infer: InferConfig = InferConfig()
     eval: EvalConfig = EvalConfig()
     budget: BudgetConfig = BudgetConfig()
+    groups: tuple[GroupConfig, ...] = ()

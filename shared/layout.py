@@ -18,6 +18,8 @@
     logs/                                           both     append-only
     demo/                                           evalctl  write-once   the demo's own suite, where it runs
 
+A work_dir of `evalctl score` has no inferd: evalctl writes there what inferd would have.
+
 A name that begins with a dot and ends in `.new` or `.staged` is half-written; nobody reads it.
 
 <model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ...

@@ -20,7 +20,17 @@ from shared.errors import Problem, SuiteError, WorkDirError
 from shared.journal import MAX_DOCS, MAX_REPEATS, split_lines
 from shared.layout import WorkDir
 from shared.names import collisions
-from shared.records import SCHEMA, Plan, PlanDataset, PlanPair, PlanShard, TaskSpec, check_schema, encode_record
+from shared.records import (
+    SCHEMA,
+    Plan,
+    PlanDataset,
+    PlanGroup,
+    PlanPair,
+    PlanShard,
+    TaskSpec,
+    check_schema,
+    encode_record,
+)
 from shared.status import MAX_PLAN_BYTES, read_record, write_record
 from shared.suite import dataset_path
 from shared.tasks import no_fault, read_tasks
@@ -99,6 +109,9 @@ def make_plan(
             _pair(model, config, dataset, instances[dataset.abbr])
             for model in suite.models
             for config, dataset in zip(suite.datasets, planned, strict=True)
+        ),
+        groups=tuple(
+            PlanGroup(name=group.name, datasets=group.datasets, weights=group.weights) for group in suite.groups
         ),
     )
     old = read_plan_if_sound(work)

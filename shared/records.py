@@ -268,19 +268,32 @@ class PlanPair(Struct, frozen=True, kw_only=True):
     shards: tuple[PlanShard, ...]
 
 
+class PlanGroup(Struct, frozen=True, kw_only=True):
+    """Datasets whose scores are averaged. weights: of the weighted mean, one a dataset; none where there is none.
+
+    {"name":"math","datasets":["gsm8k","mgsm"],"weights":[2.0,1.0]}
+    """
+
+    name: str
+    datasets: tuple[str, ...]
+    weights: tuple[float, ...] = ()
+
+
 class Plan(Record, frozen=True, kw_only=True):
     """`plan.json`: everything that will be asked, fixed before the first request.
 
     {"schema":1,"suite_digest":"ef56","created_at":"2026-11-30T12:00:00.000Z",
     "datasets":[{"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl","seed_per_repeat":true}],
     "pairs":[{"model":"m","dataset":"gsm8k","docs":100,"instances":100,"requests":100,"digest":"cd34",
-    "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}]}
+    "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}],
+    "groups":[{"name":"math","datasets":["gsm8k"],"weights":[]}]}
     """
 
     suite_digest: str
     created_at: str
     datasets: tuple[PlanDataset, ...]
     pairs: tuple[PlanPair, ...]
+    groups: tuple[PlanGroup, ...] = ()
 
 
 class Straggler(Struct, frozen=True):
@@ -378,7 +391,8 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     "answers":1,"confidence":0.98,"extracted":["12"]}
 
     score: in [0, 1], or null when it could not be computed (`error` says why) or the task has no answer. answers: how
-    many repeats were scored. extracted: what post-processing took from each answer, null where nothing.
+    many repeats were scored. extracted: what post-processing took from each answer, null where nothing. cluster: the
+    task's own.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -388,6 +402,7 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     metric_name: str
     score: float | None
     category: str = ""
+    cluster: str = ""
     answers: int = 0
     confidence: float | None = None
     extracted: tuple[str | None, ...] = ()

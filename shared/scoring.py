@@ -15,11 +15,15 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from shared import plugins
 from shared.records import Named
 from shared.tables import convert_table, join_place, unknown_word
 from shared.vocabulary import METRICS, STEPS, CustomParameters, MetricParameters, Parameters
 
 Spec = Named | tuple[Named, ...]
+
+GROUP = "tandem.metrics"
+"""The group of entry points under which a package names its metrics."""
 
 
 class Step(NamedTuple):
@@ -55,12 +59,17 @@ def measures_of(spec: Spec) -> tuple[Measure, ...]:
     return _measures(_ENCODE(spec))
 
 
+def is_custom(name: str) -> bool:
+    """Whether the metric is a user's own: `module:function`, or an entry point. A built-in name is never taken over."""
+    return name not in METRICS and (":" in name or name in plugins.installed(GROUP))
+
+
 def spec_faults(read: Callable[[Spec], object], spec: Spec, key: str) -> list[str]:
     """What is wrong with the spec that stands under `key`: `metric_name[1].tolerance: ...`."""
     try:
         read(spec)
     except SpecError as error:
-        return [f"{key}{fault}" for fault in error.faults]
+        return [f"{key}{fault}" if fault.startswith(("[", ":")) else f"{key}.{fault}" for fault in error.faults]
     return []
 
 
@@ -125,13 +134,15 @@ def _read(
         if not isinstance(name, str):
             faults.append(f"{at}: expected a name, or a table with `{word} = ...`")
             continue
-        kind = known.get(name, custom if ":" in name else None)
+        kind = known.get(name, custom if custom is not None and is_custom(name) else None)
         if kind is None:
-            faults.append(f"{at}: {unknown_word(name, known)}")
+            faults.append(f"{at}: {unknown_word(name, {*known, *(plugins.installed(GROUP) if custom else ())})}")
             continue
         parameters, problems = convert_table({key: value for key, value in table.items() if key != word}, kind, "")
         faults += [f"{join_place(at, problem.place) if problem.place else at}: {problem.text}" for problem in problems]
-        if parameters is not None:
+        if parameters is not None and (fault := parameters.fault()) is not None:
+            faults.append(f"{at}: {fault}")
+        elif parameters is not None:
             found.append((at, name, parameters))
     return found, faults
 

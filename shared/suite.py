@@ -25,6 +25,7 @@ from shared.suite_checks import (
     check_certificates,
     check_dataset,
     check_generation,
+    check_groups,
     check_intervals,
     check_model,
     check_names,
@@ -52,22 +53,24 @@ def parse_suite(
     *,
     check_files: bool = True,
     model_faults: Callable[[ModelConfig], Iterable[Problem]] = lambda model: (),
+    dataset_faults: Callable[[DatasetConfig], Iterable[Problem]] = lambda dataset: (),
 ) -> Suite:
     """The suite that `text` is. origin: what the text is called in messages. env: where to look for variables, if at
-    all. model_faults: what else is wrong with a model, by someone who knows the adapters;
+    all. model_faults, dataset_faults: what else is wrong with one, by someone who knows the adapters and the metrics;
     places are those in its table.
     """
     raw = _parse_toml(text, origin)
     unknown = _apply_paths(raw)
     suite, problems = convert_table(raw, Suite, "")
     base = _base_dir(raw, base_dir, problems)
-    found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
+    found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite), *check_groups(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += check_model(model, place, env)
         found += check_certificates(model, place, base) if check_files else ()
         found += [Problem(f"{place}.{fault.place}", fault.text) for fault in model_faults(model)]
     for place, dataset in _tables(raw, "datasets", DatasetConfig, {"abbr": "_", "path": "_"}):
         found += check_dataset(dataset, place, base, check_files)
+        found += [Problem(f"{place}.{fault.place}", fault.text) for fault in dataset_faults(dataset)]
     problems += [problem for problem in found if not _told(problem, problems)]
     if problems or suite is None:
         raise SuiteError(sorted(problems, key=_rank))

@@ -22,7 +22,7 @@ from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
 from shared.scoring import Spec, measures_of, spec_faults, steps_of
-from shared.tables import convert_table, join_place, show
+from shared.tables import convert_table, join_place, show, unknown_word
 from shared.tasks.mapping import compile_template, is_mapped
 from shared.tasks.native import default_metric
 from shared.tasks.rows import PYARROW_MISSING, SUFFIXES, format_of
@@ -86,6 +86,25 @@ def check_intervals(suite: Suite | None) -> Iterator[Problem]:
     if suite.infer.backoff_max < suite.infer.backoff_base:
         text = f"expected at least infer.backoff_base ({suite.infer.backoff_base:g}), got {suite.infer.backoff_max:g}"
         yield Problem("infer.backoff_max", text)
+
+
+def check_groups(suite: Suite | None) -> Iterator[Problem]:
+    if suite is None:
+        return
+    known = {dataset.abbr for dataset in suite.datasets}
+    names = [group.name for group in suite.groups]
+    for index, group in enumerate(suite.groups):
+        place = f"groups[{index}]"
+        if group.name in names[:index]:
+            yield Problem(f"{place}.name", f"{show(group.name)} is the name of another group: rename one")
+        for position, abbr in enumerate(group.datasets):
+            if abbr not in known:
+                yield Problem(f"{place}.datasets[{position}]", f"no dataset has this abbr; {unknown_word(abbr, known)}")
+            elif abbr in group.datasets[:position]:
+                yield Problem(f"{place}.datasets[{position}]", f"{show(abbr)} stands in this group already")
+        if group.weights and len(group.weights) != len(group.datasets):
+            text = f"expected one a dataset, {len(group.datasets)}, got {len(group.weights)}"
+            yield Problem(f"{place}.weights", text)
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -7,111 +7,71 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import msgspec
 
-from evald.metrics import accuracy, bleu, exact_match, f1, rouge_l
+from evald.metrics import (
+    accuracy,
+    bleu,
+    chrf,
+    code_exec,
+    contains,
+    custom,
+    exact_match,
+    f1,
+    ifeval,
+    math_equal,
+    numeric,
+    regex_match,
+    rouge,
+    ter,
+)
+from evald.metrics.custom import MetricError
+from evald.metrics.scorer import NO_TASK, CorpusScore, Metric, Sample, SampleCorpus, Scorer, no_corpus, of_text
 from shared.records import TaskSpec
 from shared.scoring import Measure, Spec, measures_of
-from shared.vocabulary import MetricParameters
+from shared.vocabulary import CustomParameters, MetricParameters
 
-
-class Sample(NamedTuple):
-    """One answer to one task. answer, targets: post-processed; answer is None where nothing was extracted. text: the
-    answer as the model gave it.
-    """
-
-    answer: str | None
-    targets: Sequence[str]
-    text: str
-    task: TaskSpec
-
-
-NO_TASK = TaskSpec(task_id="", targets=())
-
-
-class CorpusScore(Protocol):
-    """Of a metric that has a value for a dataset as a whole which isn't the mean of its tasks' scores."""
-
-    def add(self, answer: str, targets: Sequence[str]) -> None: ...
-
-    def result(self) -> dict[str, Any]:
-        """Ready for JSON, with at least `value`: in [0, 1], or None when nothing was added."""
-
-
-def no_corpus() -> None:
-    return None
-
-
-@dataclass(frozen=True, eq=False)
-class Scorer:
-    """A metric with its parameters. score: in [0, 1]; raises what can't be scored. threshold: a sample counts as
-    correct from this score on. params: recorded with what it made. corpus: makes the accumulator of a dataset, None
-    where the mean of the scores is all there is. many: scores several at once, where that is quicker (programs that run
-    beside each other); in order, each a score or the exception that kept it from one.
-    """
-
-    score: Callable[[Sample], float]
-    threshold: float = 1.0
-    params: Mapping[str, Any] = field(default_factory=dict)
-    corpus: Callable[[], CorpusScore | None] = no_corpus
-    many: Callable[[Sequence[Sample]], Sequence[float | Exception]] | None = None
-
-    def of(self, answer: str, targets: Sequence[str]) -> float:
-        """The score of a text, for metrics that need no more than that."""
-        return self.score(Sample(answer, targets, answer, NO_TASK))
-
-    def score_all(self, samples: Sequence[Sample]) -> Iterator[float | Exception]:
-        if self.many is not None:
-            yield from self.many(samples)
-            return
-        for sample in samples:
-            try:
-                yield self.score(sample)
-            except Exception as error:  # noqa: BLE001  # a defect costs this sample its score, and says so; not the pair
-                yield error
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric by name. version says which rule makes the number: when it changes, results are computed anew."""
-
-    name: str
-    version: str
-    make: Callable[[Any], Scorer]
-
-
-def of_text(
-    name: str,
-    version: str,
-    threshold: float,
-    score: Callable[[str, Sequence[str]], float],
-    params: Mapping[str, Any] | None = None,
-    corpus: Callable[[], CorpusScore | None] = no_corpus,
-) -> Metric:
-    """A metric without parameters of its own that compares the answer with the targets; the best of them counts. What
-    extracted nothing scores 0.
-    """
-
-    def score_sample(sample: Sample) -> float:
-        return score(sample.answer, sample.targets) if sample.answer is not None else 0.0
-
-    scorer = Scorer(score_sample, threshold, dict(params or {}), corpus)
-    return Metric(name, version, lambda _: scorer)
+__all__ = [
+    "METRICS",
+    "NO_TASK",
+    "CorpusScore",
+    "Judged",
+    "Metric",
+    "MetricError",
+    "Sample",
+    "SampleCorpus",
+    "Scorer",
+    "judges_of",
+    "no_corpus",
+    "of_spec",
+    "of_text",
+    "task_fault",
+]
 
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        of_text("exact_match", exact_match.VERSION, 1.0, exact_match.score),
+        Metric("exact_match", exact_match.VERSION, exact_match.make),
         of_text("accuracy", accuracy.VERSION, 1.0, accuracy.score, accuracy.PARAMS),
-        of_text("f1", f1.VERSION, 0.5, f1.score, f1.PARAMS),
-        of_text("bleu", bleu.VERSION, 0.5, bleu.score, bleu.PARAMS, bleu.CorpusBleu),
-        of_text("rouge_l", rouge_l.VERSION, 0.5, rouge_l.score, rouge_l.PARAMS),
+        Metric("f1", f1.VERSION, f1.make),
+        Metric("contains", contains.VERSION, contains.make),
+        Metric("regex_match", regex_match.VERSION, regex_match.make),
+        Metric("numeric", numeric.VERSION, numeric.make),
+        Metric("math_equal", math_equal.VERSION, math_equal.make),
+        Metric("bleu", bleu.VERSION, bleu.make),
+        Metric("chrf", chrf.VERSION, chrf.make),
+        Metric("ter", ter.VERSION, ter.make),
+        Metric("rouge_1", rouge.VERSION, partial(rouge.make_n, 1)),
+        Metric("rouge_2", rouge.VERSION, partial(rouge.make_n, 2)),
+        Metric("rouge_l", rouge.VERSION, rouge.make_l),
+        Metric("rouge_lsum", rouge.VERSION, rouge.make_lsum),
+        Metric("ifeval", ifeval.VERSION, ifeval.make),
+        Metric("code_exec", code_exec.VERSION, code_exec.make),
     )
 }
 
@@ -131,8 +91,21 @@ def of_spec(spec: Spec) -> Scorer:
 
 
 def judges_of(spec: Spec) -> tuple[Judged, ...]:
-    """The metrics of a task, the headline first. Raises shared.scoring.SpecError."""
+    """The metrics of a task, the headline first. Imports a user's own. Raises shared.scoring.SpecError, MetricError."""
     return _judges(msgspec.json.encode(spec))
+
+
+def task_fault(task: TaskSpec) -> str | None:
+    """Why a metric of the task can't be used, in words: it can't be loaded, or a target isn't one for it."""
+    try:
+        judges = judges_of(task.metric_name)
+    except MetricError as error:
+        return str(error)
+    for judged in judges:
+        for target in task.targets if judged.scorer.target_fault is not None else ():
+            if judged.scorer.target_fault is not None and (fault := judged.scorer.target_fault(target)) is not None:
+                return fault
+    return None
 
 
 @lru_cache(maxsize=256)
@@ -141,5 +114,9 @@ def _judges(spec: bytes) -> tuple[Judged, ...]:
 
 
 def _judged(measure: Measure) -> Judged:
-    metric = METRICS[measure.name]
-    return Judged(measure.label, metric.version, measure.parameters, metric.make(measure.parameters))
+    name, parameters = measure.name, measure.parameters
+    if name in METRICS:
+        metric = METRICS[name]
+        return Judged(measure.label, metric.version, parameters, metric.make(parameters))
+    assert isinstance(parameters, CustomParameters)
+    return Judged(measure.label, parameters.version, parameters, custom.make(name, parameters))

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import msgspec
 
-from evald.post_process import characters, choices, numbers
+from evald import text as texts
+from evald.post_process import characters, choices, code, labels, latex, lenient, marker, numbers, patterns, reasoning
 from shared.records import TaskSpec
 from shared.scoring import Spec, steps_of
-from shared.vocabulary import Parameters
+from shared.vocabulary import Parameters, ReplaceParameters
 
 
 @dataclass(frozen=True)
@@ -57,38 +58,69 @@ def _simple(
     return PostProcess(name, version, lambda _: reader)
 
 
+def _cutting(name: str, version: str, make: Callable[[Any], Callable[[str], str | None]]) -> PostProcess:
+    """A step that only cuts the answer out: targets are written without what is around it."""
+    return PostProcess(name, version, lambda parameters: Reader(make(parameters), as_it_is))
+
+
+def _replacing(parameters: ReplaceParameters) -> Reader:
+    return Reader(lambda text: text.replace(parameters.old, parameters.new))
+
+
 POST_PROCESS: Mapping[str, PostProcess] = {
     process.name: process
     for process in (
         _simple("none", "1", as_it_is, as_it_is),
         _simple("strip", "1", str.strip),
         _simple("lower", "1", lambda text: text.strip().lower()),
+        _simple("squad", f"1.{texts.VERSION}", characters.squad),
+        PostProcess("replace", "1", _replacing),
         _simple("first_line", "1", characters.first_line),
         _simple("last_line", "1", characters.last_line),
-        _simple("first_number", "1", numbers.first_number),
-        _simple("last_number", "1", numbers.last_number),
-        _simple("gsm8k", "1", numbers.gsm8k),
-        _simple("choice_letter", "1", choices.choice_letter),
+        _simple("first_number", "2", numbers.first_number),
+        _simple("last_number", "2", numbers.last_number),
+        _simple("gsm8k", "2", numbers.gsm8k),
+        PostProcess("choice_letter", "2", lambda parameters: Reader(choices.choice_letter(parameters.options))),
         _simple("yes_no", "1", choices.yes_no),
+        PostProcess("one_of", "1", lambda parameters: Reader(labels.label_in(parameters))),
+        _cutting("regex", "1", patterns.matching),
+        PostProcess("marker", "1", lambda parameters: Reader(marker.after(parameters.markers), marker.trimmed)),
+        _simple("boxed", "1", latex.boxed, latex.boxed_target),
+        _cutting("strip_reasoning", "1", lambda parameters: reasoning.without(parameters.tags)),
+        _cutting("json_field", "1", lambda parameters: partial(lenient.field, parameters.path)),
+        _cutting("code_block", "1", code.code_block),
     )
 }
+
+
+class Extracted(NamedTuple):
+    """What counts as the answer, or the step that found nothing."""
+
+    answer: str | None
+    failed_at: str | None = None
 
 
 class Pipeline:
     """The steps of a task, one after the other."""
 
     def __init__(self, steps: tuple[tuple[str, Parameters], ...]) -> None:
-        self.names = [name for name, _ in steps]
+        names = [name for name, _ in steps]
+        # One that comes twice has its place beside its name, as in a message on the task: regex[2].
+        self.names = [f"{name}[{at}]" if names.count(name) > 1 else name for at, name in enumerate(names)]
         self._readers = [POST_PROCESS[name].make(parameters) for name, parameters in steps]
 
     def answer(self, text: str) -> str | None:
         """What counts as the answer; None when a step finds nothing."""
-        found: str | None = text
-        for reader in self._readers:
+        return self.read(text).answer
+
+    def read(self, text: str) -> Extracted:
+        """The same, with the step that finds nothing."""
+        for name, reader in zip(self.names, self._readers, strict=True):
+            found = reader.extract(text)
             if found is None:
-                return None
-            found = reader.extract(found)
-        return found
+                return Extracted(None, name)
+            text = found
+        return Extracted(text)
 
     def target(self, text: str) -> str:
         """A target in the form that answers come in; what a step finds nothing in is only stripped by it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from evald import text as texts
+
 
 class _Plain(dict[int, str]):
     """For str.translate: digits of any script and look-alikes of ASCII ("４", "Ｂ", "𝟒") become ASCII, dashes that
@@ -46,3 +48,10 @@ def first_line(text: str) -> str | None:
 
 def last_line(text: str) -> str | None:
     return next(reversed(lines(text)), None)
+
+
+def squad(text: str) -> str:
+    """As SQuAD 1.1's script compares answers (evald.text.squad). What that leaves nothing of, it leaves in lower case:
+    "The" is no empty answer, and "+" isn't "-".
+    """
+    return texts.squad(text) or text.strip().lower()

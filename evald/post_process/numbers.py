@@ -1,9 +1,10 @@
 r"""The first or last number of a text, in one canonical form.
 
 Digits of any script count. Commas and no-break or thin spaces group thousands ("1,234", also "1,00,000");
-dots do so only where they can't be a decimal point ("1.234.567", "1.234,50"). A minus counts when it isn't between
-two things ("2-3", "x-3"), before or after a currency sign. Currency, percent and units are ignored, so "20%" is 20
-and not 0.2. Digits that belong to a word ("x42", "42abc", "3rd"), to a power or an index ("10^9", "x_2") are no
+dots do so only where they can't be a decimal point ("1.234.567", "1.234,50"), apostrophes only before three digits
+each ("1'234"). A power of ten is a part of its number ("1.5 \times 10^{3}" is 1500). A minus counts when it isn't
+between two things ("2-3", "x-3"), before or after a currency sign. Currency, percent and units are ignored, so "20%"
+is 20 and not 0.2. Digits that belong to a word ("x42", "42abc", "3rd"), to a power or an index ("10^9", "x_2") are no
 numbers. A fraction "3/4" is two numbers.
 """
 
@@ -123,9 +124,20 @@ def _canonical(literal: str) -> str | None:
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
+_APOSTROPHES = re.compile(r"(?<![0-9.,'’])[1-9][0-9]{0,2}(?:['’][0-9]{3})+(?![0-9'’])")
+_POWER_OF_TEN = re.compile(
+    r"(?<=[0-9])[ \u00a0]{0,2}(?:×|\\times|\\cdot|·|\*|x)[ \u00a0]{0,2}10"
+    r"(?:\^\{?[ ]?(?P<power>-?[0-9]{1,4})[ ]?\}?|(?P<raised>⁻?[⁰¹²³⁴-⁹]{1,4}))"
+)
+_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
 def _for_numbers(text: str) -> str:
-    r"""Plain, and with LaTeX's ways of grouping thousands (1{,}234, 1\,234, 1,\!234) undone."""
-    return plain(text).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
+    r"""Plain, and with what is written apart put together: LaTeX's ways of grouping thousands (1{,}234, 1\,234,
+    1,\!234), Swiss ones (1'234), powers of ten (1.5 × 10³)."""
+    text = plain(text).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
+    text = _APOSTROPHES.sub(lambda found: found[0].replace("'", "").replace("’", ""), text)
+    return _POWER_OF_TEN.sub(lambda found: f"e{found['power'] or found['raised'].translate(_RAISED)}", text)
 
 
 _ANSWER_MARK = re.compile(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evald.comparisons import MAX_COMPARED
 from evald.leaderboard import Report, Standing
 from evald.report import numbers
 from shared.records import ANSWER_KINDS
 
+SHOWN_NAMES = 5
+
 
 def head(report: Report, *, datasets: bool = True) -> list[str]:
     """datasets: with a column for each."""
-    return ["rank", "model", "score", "95 %", "micro", "docs", "ECE", *(names(report) if datasets else [])]
+    return ["rank", "model", "score", "95 %", "ranks", "micro", "docs", "ECE", *(names(report) if datasets else [])]
 
 
 def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
@@ -20,8 +23,9 @@ def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
         yield [
             numbers.rank(standing),
             standing.model,
-            numbers.score(standing.score),
+            numbers.with_error(standing.score, standing.stderr),
             numbers.span(standing.interval),
+            numbers.ranks(standing),
             numbers.score(standing.micro),
             f"{standing.n_scored}/{standing.n_docs}",
             numbers.plain(calibration.ece if calibration is not None else None),
@@ -53,6 +57,23 @@ def notes(report: Report) -> Iterator[str]:
                 missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"
                 yield f"* {standing.model} x {name}: {missing}; with them it lies in {numbers.span(cell.bounds)}"
 
+    for standing in report.leaderboard:
+        if standing.could_flip:
+            names = ", ".join(standing.could_flip[:SHOWN_NAMES])
+            more = f" and {more} more" if (more := len(standing.could_flip) - SHOWN_NAMES) > 0 else ""
+            yield f"* {standing.model}: docs without a score could turn its order with {names}{more}"
+
+
+def legend(report: Report) -> str:
+    """How the table is to be read."""
+    text = (
+        "Percent ± standard error, 95 % interval. ranks: those that paired comparisons leave open "
+        "(Holm over all pairs, 5 %)"
+    )
+    if report.pairs_not_compared:
+        text += f"; {report.pairs_not_compared} pairs of models are not compared, only the best {MAX_COMPARED} models"
+    return f"{text}."
+
 
 def drift(report: Report) -> Iterator[str]:
     """The pairs within which what answered changed."""
@@ -63,18 +84,25 @@ def drift(report: Report) -> Iterator[str]:
 
 
 def outcomes(report: Report) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table of the pairs in which not every request was answered as it should be. Only
-    outcomes that occur have a column.
+    """The head and the rows of a table of the pairs in which not every request was answered as it should be, or not
+    every answer could be read. Only outcomes that occur have a column.
     """
     pairs = [
-        (standing.model, name, cell.outcomes)
+        (standing.model, name, cell)
         for standing in report.leaderboard
         for name, cell in standing.datasets.items()
-        if any(count and outcome != "ok" for outcome, count in cell.outcomes.items())
+        if cell.unextracted or any(count and outcome != "ok" for outcome, count in cell.outcomes.items())
     ]
-    known = [outcome for outcome in (*ANSWER_KINDS, "error") if any(counts.get(outcome) for _, _, counts in pairs)]
-    return ["model", "dataset", *known], [
-        [model, name, *(str(counts.get(outcome, 0)) for outcome in known)] for model, name, counts in pairs
+    known = [outcome for outcome in (*ANSWER_KINDS, "error") if any(cell.outcomes.get(outcome) for _, _, cell in pairs)]
+    unread = ["unextracted"] if any(cell.unextracted for _, _, cell in pairs) else []
+    return ["model", "dataset", *known, *unread], [
+        [
+            model,
+            name,
+            *(str(cell.outcomes.get(outcome, 0)) for outcome in known),
+            *(numbers.unextracted(cell) for _ in unread),
+        ]
+        for model, name, cell in pairs
     ]
 
 

@@ -11,7 +11,7 @@ from shared.records import ANSWER_KINDS
 OUTCOMES = (*ANSWER_KINDS, "error")
 COLUMNS = (
     "rank", "model", "dataset", "state", "metric", "mean", "stderr", "low", "high", "n", "n_docs", "coverage", "reason",
-    *OUTCOMES, "served_changed",
+    *OUTCOMES, "unextracted", "served_changed", "bound_low", "bound_high", "clusters", "rank_best", "rank_worst",
 )  # fmt: skip
 
 
@@ -26,7 +26,10 @@ def leaderboard_csv(report: Report) -> str:
                 standing.rank, standing.model, dataset, cell.state, cell.metric, cell.mean, cell.stderr, low, high,
                 cell.n, cell.n_docs, cell.coverage, cell.reason,
                 *(cell.outcomes.get(outcome, 0) if cell.state == "scored" else None for outcome in OUTCOMES),
+                cell.unextracted if cell.state == "scored" else None,
                 cell.served_changed if cell.state == "scored" else None,
+                *((cell.bounds.low, cell.bounds.high) if cell.bounds is not None else (None, None)),
+                cell.clusters, standing.rank_best, standing.rank_worst,
             )  # fmt: skip
             writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
     return out.getvalue()

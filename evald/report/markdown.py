@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from evald.leaderboard import Report
-from evald.report import board, numbers
+from evald.report import board, breakdown, numbers
 
 _INLINE = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 """What acts within a line. An underscore between letters doesn't: names stay readable."""
@@ -14,6 +14,16 @@ _BLOCK = re.compile(r"^(?:(?=#|[+-](?!\d))|(\d+)(?=[.)](?:\s|$)))")
 """Where a line, if it begins so, becomes a heading, a list or a rule."""
 _LINK = re.compile(r"@|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 """What makes a link of the text around it, written as it may be: only a character between keeps it from that."""
+
+_GROUPS = "macro: each dataset of the same weight; micro: over all docs; weighted: by the group's weights."
+_PAIRS = (
+    "First minus second over the docs that both have, in percentage points. separable: p (Holm) is below 0.05; with "
+    "\\*, docs without a score could turn the order. detectable: the difference found with a power of 0.8."
+)
+_CORPUS_PAIRS = "First minus second, in percentage points, by paired bootstrap over the same docs."
+_METRICS = "Percent ± standard error. whole dataset: of metrics whose value for a dataset isn't the mean over docs."
+_CATEGORIES = "Percent ± standard error, 95 % interval, number of docs."
+_RELIABILITY = "Accuracy / mean confidence (answers), by bins of confidence."
 
 
 def markdown(report: Report) -> str:
@@ -30,17 +40,22 @@ def markdown(report: Report) -> str:
         "",
         "## Leaderboard",
         "",
-        f"Scores in percent with 95 % intervals. Ranked by {_text(report.ranked_by)}.",
+        f"{_text(board.legend(report))} Ranked by {_text(report.ranked_by)}.",
         "",
         *_table(board.head(report), board.rows(report)),
         "",
         *_notes(report),
         *_outcomes(report),
-        *_pairwise(report),
+        *_section("Groups of datasets", _GROUPS, breakdown.groups(report)),
+        *_section("Paired differences", _PAIRS, breakdown.pairs(report)),
+        *_section("Paired differences of whole datasets", _CORPUS_PAIRS, breakdown.corpus_pairs(report)),
+        *_section("Metrics", _METRICS, breakdown.metrics(report)),
+        *_section("Categories", _CATEGORIES, breakdown.categories(report)),
         "## Calibration",
         "",
         *_calibration(report),
         "",
+        *_section("Reliability", _RELIABILITY, breakdown.reliability(report)),
     ]
     if report.errors:
         parts += [
@@ -71,50 +86,52 @@ def _outcomes(report: Report) -> list[str]:
         "## Outcomes",
         "",
         "Requests by how they ended, of the pairs in which not all are `ok`. All but `error` are answers, and scored.",
+        *(
+            ["`unextracted`: answers in which post-processing found nothing, and at which step. They score 0."]
+            if "unextracted" in head
+            else []
+        ),
         "",
         *_table(head, rows),
         "",
     ]
 
 
-def _pairwise(report: Report) -> list[str]:
-    if not report.pairwise:
+def _section(title: str, said: str, table: breakdown.Table) -> list[str]:
+    if not table.rows:
         return []
-    rows = [
-        [
-            row.first,
-            row.second,
-            numbers.difference(row),
-            numbers.span(row.interval),
-            str(row.n),
-            {True: "yes", False: "no", None: numbers.UNKNOWN}[row.separable],
-        ]
-        for row in report.pairwise
-    ]
-    return [
-        "## Paired differences",
-        "",
-        "First minus second over the docs that both have, in percentage points.",
-        "",
-        *_table(["first", "second", "difference", "95 %", "docs", "separable"], rows),
-        "",
-    ]
+    more = f" {table.left_out} more in report.json." if table.left_out else ""
+    more += f" {table.unmade} more pairs are not compared: only the best models are." if table.unmade else ""
+    return [f"## {title}", "", f"{said}{more}", "", *_table(table.head, table.rows), ""]
 
 
 def _calibration(report: Report) -> list[str]:
+    """With a line on each model of which confidences are missing: they are left out of every figure."""
     rows = [
         [
             model,
             numbers.plain(c.ece),
+            numbers.plain(c.ece_mass),
             numbers.plain(c.mce),
             numbers.plain(c.brier),
-            f"{c.populated_bins}/{c.bins}",
+            *(numbers.plain(part) for part in (c.reliability, c.resolution, c.uncertainty)),
+            numbers.plain(c.auroc),
+            " / ".join(numbers.score(one.accuracy) for one in c.selective) or numbers.UNKNOWN,
             str(c.n),
             str(c.n_missing),
         ]
         for model, c in report.calibration.items()
     ]
-    return _table(["model", "ECE", "MCE", "Brier", "bins", "answers", "without confidence"], rows)
+    head = ["model", "ECE", "ECE (mass)", "MCE", "Brier", "reliability", "resolution", "uncertainty", "AUROC"]
+    missing = [
+        f"- {_text(f'{model}: {c.n_missing} of {c.n + c.n_missing} answers have no confidence and are left out')}"
+        for model, c in report.calibration.items()
+        if c.n_missing
+    ]
+    return [
+        *_table([*head, "accuracy at 50 / 80 / 90 %", "answers", "without confidence"], rows),
+        *(["", *missing] if missing else []),
+    ]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

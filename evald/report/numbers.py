@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evald.leaderboard import Cell, PairedRow, Standing
+from evald.leaderboard import Cell, Standing
 from evald.results import Served
 from evald.stats import Interval
 from shared.errors import MEANINGS
@@ -19,8 +19,42 @@ def score(value: float | None) -> str:
     return UNKNOWN if value is None else f"{100 * value:.1f}"
 
 
-def span(value: Interval | None) -> str:
-    return UNKNOWN if value is None else f"{100 * value.low:.1f} to {100 * value.high:.1f}"
+def with_error(value: float | None, stderr: float | None) -> str:
+    """With its standard error, where that is known."""
+    return score(value) if value is None or stderr is None else f"{score(value)} ± {100 * stderr:.1f}"
+
+
+def span(value: Interval | None, *, sign: int = 1) -> str:
+    if value is None:
+        return UNKNOWN
+    low, high = sorted((sign * value.low, sign * value.high))
+    return f"{_signless_zero(100 * low)} to {_signless_zero(100 * high)}"
+
+
+def points(difference: float | None, stderr: float | None) -> str:
+    """A difference in percentage points, with its sign and its standard error."""
+    if difference is None:
+        return UNKNOWN
+    return f"{100 * difference:+.1f}" + (f" ± {100 * stderr:.1f}" if stderr is not None else "")
+
+
+def chance(p: float | None) -> str:
+    """A p-value; never 0."""
+    if p is None:
+        return UNKNOWN
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def ranks(standing: Standing) -> str:
+    """Those that the comparisons leave open."""
+    if standing.rank_best is None or standing.rank_worst is None:
+        return UNKNOWN
+    best, worst = standing.rank_best, standing.rank_worst
+    return str(best) if best == worst else f"{best} to {worst}"
+
+
+def _signless_zero(percent: float) -> str:
+    return f"{round(percent, 1) + 0.0:.1f}"
 
 
 def share(value: float) -> str:
@@ -51,16 +85,20 @@ def cell(value: Cell) -> str:
     return score(value.mean) + ("" if value.n == value.n_docs else "*")
 
 
-def difference(row: PairedRow) -> str:
-    return UNKNOWN if row.difference is None else f"{100 * row.difference:+.1f}"
-
-
 def errors(counts: Mapping[str, int]) -> str:
     """Failed attempts by class, with whose fault each is."""
     return ", ".join(
         f"{name} {count} ({MEANINGS[name].fault})" if name in MEANINGS else f"{name} {count}"
         for name, count in sorted(counts.items())
     )
+
+
+def unextracted(value: Cell) -> str:
+    """Of how many answers, and which steps of post-processing found nothing in how many."""
+    if not value.unextracted:
+        return "0"
+    steps = ", ".join(f"{name} {count}" for name, count in sorted(value.unextracted_at.items()))
+    return f"{value.unextracted} of {value.answered}" + (f" ({steps})" if steps else "")
 
 
 def wasted(late_answers: int, duplicates: int) -> str:

@@ -18,10 +18,12 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 
+import msgspec
 from msgspec import UNSET
 
+from shared.programs import ProgramTests
 from shared.records import Generation, Prompt, TaskSpec, Usage
-from shared.scoring import steps_of
+from shared.scoring import measures_of, steps_of
 from shared.vocabulary import NUMERIC
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -103,9 +105,19 @@ def _generation(model_id: str, prompt: Prompt, task: TaskSpec, right: bool, conf
 
 
 def right_answer(task: TaskSpec) -> str:
-    """An answer that the task's post-process and metric take as right: its first target, numbers in a sentence."""
+    """An answer that the task's post-process and metric take as right: its first target, numbers in a sentence; the
+    solution that the metadata of a task of programs holds.
+    """
+    if (tests := _tests(task)) is not None:
+        return tests.right
     target = task.targets[0] if task.targets else ""
     return f"The answer is {target}" if _form(task) in NUMERIC else target
+
+
+def _tests(task: TaskSpec) -> ProgramTests | None:
+    if measures_of(task.metric_name)[0].name != "code_exec":
+        return None
+    return msgspec.convert(task.metadata, ProgramTests)
 
 
 def _form(task: TaskSpec) -> str:
@@ -116,6 +128,9 @@ def _form(task: TaskSpec) -> str:
 
 def wrong_answer(task: TaskSpec, pick: int) -> str:
     """An answer of the right kind that is wrong under every metric. pick: which of the many."""
+    if (tests := _tests(task)) is not None:
+        name = tests.entry_point or "answer"
+        return f"def {name}(*arguments):\n    raise NotImplementedError({pick})\n"
     targets = task.targets
     form = _form(task)
     if form in NUMERIC:

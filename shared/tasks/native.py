@@ -114,7 +114,8 @@ def _need_faults(task: TaskSpec) -> Iterator[str]:
             yield f"targets[{index}]: post_process {numeric} needs a number, got {target[:60]!r}"
     for measure in measures:
         if (kind := METADATA.get(measure.name)) is not None:
-            _, problems = convert_table(task.metadata, kind, "metadata")
+            own = {key: value for key, value in task.metadata.items() if key in kind.__struct_fields__}
+            _, problems = convert_table(own, kind, "metadata")  # what is left is another metric's, or nobody's
             yield from (f"{problem.place}: {problem.text} (for {measure.name})" for problem in problems)
 
 

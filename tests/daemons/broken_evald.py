@@ -16,9 +16,9 @@ from typing import cast
 
 from evald.metrics import METRICS, Metric, of_text
 from evald.service import main
-from shared.vocabulary import MetricParameters
+from shared.vocabulary import METRICS as VOCABULARY
 
-_exact_match = METRICS["exact_match"].make(MetricParameters())
+_exact_match = METRICS["exact_match"].make(VOCABULARY["exact_match"]())
 
 
 def _score(answer: str, targets: Sequence[str]) -> float:

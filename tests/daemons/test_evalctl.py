@@ -525,6 +525,15 @@ def test_demo(tmp_path: Path) -> None:
     assert found["report"]["leaderboard"][0]["model"] == "rule"
 
 
+def test_demo_where_no_sandbox_works(tmp_path: Path) -> None:
+    """It leaves its task of a program out, says why, and works for the rest."""
+    (tmp_path / "sitecustomize.py").write_text("import evald.sandbox.choice as c\nc._found['auto'] = 'none works here'")
+    process = evalctl("demo", "--no-progress", env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert process.wait() == 0, process.err
+    assert "leaves out its task of a program: none works here" in process.out + process.err
+    assert "10 tasks" in " ".join(process.out.split())
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [

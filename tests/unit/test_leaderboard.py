@@ -6,14 +6,18 @@ import math
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from evald import comparisons
+from evald.account import Pair
 from evald.calibration import CalibrationBuffer, CalibrationSums
-from evald.leaderboard import Pair, Report, Standing, build_report, paired_rows
-from evald.results import PairResult, ScoreError
+from evald.comparisons import Comparisons, PairedRow, Scores, compare
+from evald.leaderboard import Report, Standing, build_report
+from evald.results import MetricResult, PairResult, ScoreError
 from evald.stats import Interval, mean_se, wilson
-from shared.records import InferStatus, Plan, PlanDataset, PlanPair, PlanShard, encode_record
+from shared.records import InferStatus, Plan, PlanDataset, PlanGroup, PlanPair, PlanShard, encode_record
 
 NO_SUMS = CalibrationSums(n=(0,), confidence=(0.0,), correct=(0,), squared_error=0.0, n_missing=0)
 
@@ -54,7 +58,25 @@ def result_of(right: int, scored: int, docs: int | None = None, **more: object) 
 def board(
     models: list[str], sizes: Mapping[str, int], results: Mapping[Pair, PairResult], reasons: Mapping[Pair, str] = {}
 ) -> Report:
-    return build_report(plan_of(models, sizes), {}, results, reasons, ())
+    return report_of(plan_of(models, sizes), results, reasons)
+
+
+def report_of(
+    plan: Plan,
+    results: Mapping[Pair, PairResult],
+    reasons: Mapping[Pair, str] = {},
+    found: Comparisons | None = None,
+    statuses: Mapping[Pair, list[InferStatus]] = {},
+) -> Report:
+    buffers: dict[str, CalibrationBuffer] = {}
+    for (model, _), result in results.items():
+        part = CalibrationBuffer.from_record(result.calibration)
+        if model in buffers:
+            buffers[model].merge(part)
+        else:
+            buffers[model] = part
+    calibration = {model: buffer.result() for model, buffer in buffers.items()}
+    return build_report(plan, statuses, results, reasons, found or Comparisons(), calibration)
 
 
 def ranks(report: Report) -> list[tuple[str, int | None]]:
@@ -152,34 +174,6 @@ def test_coverage_and_bounds() -> None:
     assert of(whole, "m").complete is True
 
 
-def test_paired_rows() -> None:
-    """Two models are compared over the docs that both have, each dataset of the same weight; where they share none
-    there is no number.
-    """
-    rows = paired_rows(
-        ["a", "b", "c"],
-        [
-            {"a": {"1": 1.0, "2": 1.0, "3": 0.0, "9": 1.0}, "b": {"1": 1.0, "2": 0.0, "3": 0.0}},
-            {"a": {"1": 0.0, "2": 1.0}, "b": {"1": 0.0, "2": 0.0}, "c": {}},
-            {},
-        ],
-    )
-    assert [(row.first, row.second) for row in rows] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert rows[0].difference == pytest.approx((1 / 3 + 1 / 2) / 2)
-    assert (rows[0].n, rows[0].datasets) == (5, 2)
-    assert [(row.difference, row.interval, row.separable, row.n) for row in rows[1:]] == [(None, None, None, 0)] * 2
-
-
-def test_paired_rows_separate() -> None:
-    """The same answers aren't separable; 100 docs that one has right and the other wrong are."""
-    right, wrong = {str(n): 1.0 for n in range(100)}, {str(n): 0.0 for n in range(100)}
-    same, apart = paired_rows(["a", "b", "c"], [{"a": right, "b": right, "c": wrong}])[:2]
-    assert (same.difference, same.separable) == (0.0, False)
-    assert (apart.difference, apart.separable) == (1.0, True)
-    assert apart.interval is not None
-    assert apart.interval.low > 0.9
-
-
 def test_calibration_is_over_all_of_a_models_answers() -> None:
     """Buffers of a model's pairs are merged; a model without a scored pair has no entry."""
     first, second = CalibrationBuffer(2), CalibrationBuffer(2)
@@ -212,8 +206,11 @@ def test_counts_and_faults() -> None:
         ),
     )  # fmt: skip
     result = result_of(2, 3, 4, n_missing=0, n_score_errors=1, score_errors=(ScoreError("t3", "ValueError: x"),))
-    report = build_report(
-        plan, {("a", "d"): [status], ("b", "d"): [failed]}, {("a", "d"): result}, {("b", "d"): "skipped"}, ()
+    report = report_of(
+        plan,
+        {("a", "d"): result},
+        {("b", "d"): "skipped"},
+        statuses={("a", "d"): [status], ("b", "d"): [failed]},
     )
     counts = report.summary
     assert (counts.models, counts.datasets, counts.tasks, counts.pairs, counts.docs) == (2, 1, 4, 2, 8)
@@ -233,5 +230,169 @@ def test_a_clock_set_back_gives_no_wall_time() -> None:
         model="m", dataset="d", stem="d", state="done", plan_digest="p", total=1,
         spans=(("2026-11-30T12:00:00.000Z", "2026-11-30T11:00:00.000Z"),),
     )  # fmt: skip
-    report = build_report(plan_of(["m"], {"d": 1}), {("m", "d"): [status]}, {}, {}, ())
+    report = report_of(plan_of(["m"], {"d": 1}), {}, statuses={("m", "d"): [status]})
     assert report.summary.wall_seconds is None
+
+
+# --- models against each other ----------------------------------------------------------------------------------------
+
+
+def pattern(right: int, n: int, start: int = 0) -> list[float]:
+    """n docs of which `right` are right, those from `start` on."""
+    return [float((doc - start) % n < right) for doc in range(n)]
+
+
+def compared(scores: Mapping[str, Mapping[str, list[float]]]) -> Report:
+    """The report over scores by dataset and model, `math.nan` where a doc has none."""
+    models = list(dict.fromkeys(model for of_models in scores.values() for model in of_models))
+    sizes = {name: len(next(iter(of_models.values()))) for name, of_models in scores.items()}
+    results = {
+        (model, name): result_of(found.count(1.0), sum(not math.isnan(one) for one in found), len(found))
+        for name, of_models in scores.items()
+        for model, found in of_models.items()
+    }
+    some = comparisons.chosen(models, results)
+    datasets = []
+    for name, of_models in scores.items():
+        taking = [model for model in some if model in of_models]
+        chunk = ([""] * sizes[name], np.array([of_models[model] for model in taking]).T)
+        datasets.append(Scores(name, taking, [chunk]))
+    return report_of(plan_of(models, sizes), results, {}, compare(models, results, datasets, {}, 512))
+
+
+def row_of(report: Report, first: str, second: str) -> PairedRow:
+    return next(row for row in report.pairwise if (row.first, row.second) == (first, second))
+
+
+def test_what_is_not_separable_is_marked() -> None:
+    """Two models that are close and one far below: the leaderboard says which ranks are open."""
+    report = compared({"d": {"a": pattern(150, 200), "b": pattern(148, 200, 5), "c": pattern(60, 200, 20)}})
+    assert [row.separable for row in report.pairwise] == [False, True, True]
+    assert [(s.model, s.rank, s.rank_best, s.rank_worst) for s in report.leaderboard] == [
+        ("a", 1, 1, 2), ("b", 2, 1, 2), ("c", 3, 3, 3),
+    ]  # fmt: skip
+    row = row_of(report, "a", "b")
+    assert row.p == row.p_mcnemar
+    assert row.p_holm is not None
+    assert row.p is not None
+    assert row.p_holm >= row.p
+    assert (row.n, row.datasets) == (200, 1)
+    assert row.detectable is not None
+    assert row.detectable > abs(row.difference or 0.0)
+    assert not row.could_flip
+    assert report.draws == 512
+
+
+def test_holm_is_over_all_pairs() -> None:
+    """What is significant alone needn't be among many."""
+    pair = {"a": pattern(100, 100), "b": pattern(94, 100)}
+    alone = compared({"d": pair})
+    assert row_of(alone, "a", "b").p_holm == pytest.approx(2 * 0.5**6)
+    assert row_of(alone, "a", "b").separable is True
+    among = compared({"d": pair | {f"c{n}": pattern(97, 100, 3) for n in range(3)}})
+    assert row_of(among, "a", "b").p_holm == pytest.approx(10 * 2 * 0.5**6)
+    assert row_of(among, "a", "b").separable is False
+
+
+def test_what_missing_docs_could_flip_is_marked() -> None:
+    """Three points ahead with five docs missing is no safe lead; ahead by more than is missing is."""
+    a, b, c = pattern(60, 100), pattern(57, 100), pattern(30, 100)
+    a[50:55] = [math.nan] * 5
+    report = compared({"d": {"a": a, "b": b, "c": c}})
+    row = row_of(report, "a", "b")
+    assert row.bounds is not None
+    assert (row.bounds.low, row.bounds.high) == pytest.approx((0.55 - 0.57, 0.60 - 0.57))
+    assert (row.n, row.could_flip) == (95, True)
+    assert not row_of(report, "a", "c").could_flip
+    assert {s.model: s.could_flip for s in report.leaderboard} == {"a": ("b",), "b": ("a",), "c": ()}
+    assert of(report, "a").bounds == Interval(0.55, 0.60)
+
+
+def test_models_over_several_datasets() -> None:
+    """The difference is the mean over common datasets; where models share none there is no number and no mark."""
+    report = compared(
+        {
+            "x": {"a": pattern(8, 10), "b": pattern(4, 10)},
+            "y": {"a": pattern(50, 100), "b": pattern(50, 100, 50)},
+            "z": {"c": pattern(3, 10)},
+        }
+    )
+    row = row_of(report, "a", "b")
+    assert row.difference == pytest.approx(0.2)
+    assert (row.n, row.datasets) == (110, 2)
+    assert row.p == row.p_permutation
+    for other in (row_of(report, "a", "c"), row_of(report, "b", "c")):
+        assert (other.n, other.difference, other.p, other.p_holm, other.separable) == (0, None, None, None, None)
+    assert all(standing.rank is None for standing in report.leaderboard)
+
+
+def test_not_all_of_many_models_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit only the best are, in the suite's order; how many pairs are left out is said, and no rank is
+    called open or closed.
+    """
+    monkeypatch.setattr(comparisons, "MAX_COMPARED", 3)
+    report = compared({"d": {f"m{n}": pattern(n, 10) for n in (1, 9, 5, 7)}})
+    assert [(row.first, row.second) for row in report.pairwise] == [("m9", "m5"), ("m9", "m7"), ("m5", "m7")]
+    assert report.pairs_not_compared == 3
+    assert {standing.rank_best for standing in report.leaderboard} == {None}
+
+
+def test_the_same_comparisons_to_the_byte() -> None:
+    """Bootstrap and permutation have fixed draws."""
+    scores = {"d": {name: pattern(n, 50, n) for name, n in (("a", 30), ("b", 28), ("c", 9))}}
+    assert encode_record(compared(scores)) == encode_record(compared(scores))
+
+
+def test_corpus_values_are_compared() -> None:
+    """Resamples of a metric over the whole dataset give a paired difference; not where docs are missing, nor where the
+    two were scored by other rules.
+    """
+
+    def metric(value: float, version: str = "1") -> MetricResult:
+        resamples = tuple(value + (n % 20 - 9.5) / 200 + (value * 37 * n % 1 - 0.5) / 1000 for n in range(200))
+        return MetricResult(
+            name="bleu", version=version, params={}, n=10, mean=0.5, stderr=0.1, interval=None, correct=1,
+            threshold=0.5, corpus={"value": value}, corpus_stderr=0.03, resamples=resamples,
+        )  # fmt: skip
+
+    results = {
+        ("a", "d"): result_of(5, 10, metrics=(metric(0.31),)),
+        ("b", "d"): result_of(5, 10, metrics=(metric(0.30),)),
+        ("c", "d"): result_of(5, 9, 10, metrics=(metric(0.40),)),
+        ("e", "d"): result_of(5, 10, metrics=(metric(0.40, "2"),)),
+    }
+    (row,) = compare(["a", "b", "c", "e"], results, [], results).corpus
+    assert (row.dataset, row.metric, row.first, row.second) == ("d", "bleu", "a", "b")
+    assert row.difference == pytest.approx(0.01)
+    assert row.interval is not None
+    assert row.interval.low > 0
+    assert row.p_holm == row.p < 0.05
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_groups() -> None:
+    """`group-mean-weights`: macro, micro and weighted means of the datasets that a group names, each with the error of
+    its own estimator; nothing where a dataset is missing.
+    """
+    plan = plan_of(["m", "n"], {"x": 10, "y": 990, "z": 10})
+    plan = replace(
+        plan,
+        groups=(PlanGroup(name="g", datasets=("x", "y"), weights=(3.0, 1.0)), PlanGroup(name="h", datasets=("z",))),
+    )
+    results = {("m", "x"): result_of(9, 10), ("m", "y"): result_of(495, 990), ("n", "z"): result_of(2, 10)}
+    rows = {(row.group, row.model): row for row in report_of(plan, results).groups}
+    first = rows["g", "m"]
+    se1, se2 = math.sqrt(0.9 * 0.1 / 9), math.sqrt(0.25 / 989)
+    assert (first.macro.mean, first.micro.mean) == (pytest.approx(0.7), pytest.approx(0.504))
+    assert first.weighted is not None
+    assert first.weighted.mean == pytest.approx(0.8)
+    assert first.macro.stderr == pytest.approx(0.5 * math.hypot(se1, se2))
+    assert first.micro.stderr == pytest.approx(math.sqrt(0.504 * 0.496 / 999))
+    assert first.weighted.stderr == pytest.approx(math.hypot(0.75 * se1, 0.25 * se2))
+    assert first.weighted.interval is not None
+    assert (first.datasets, first.datasets_scored, first.n) == (2, 2, 1000)
+    assert rows["h", "n"].weighted is None
+    for row in (rows["g", "n"], rows["h", "m"]):
+        assert (row.macro.mean, row.micro.mean, row.datasets_scored) == (None, None, 0)

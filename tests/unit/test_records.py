@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
 from evald import calibration, results
+from evald.stats import means
 from shared import records
 from shared.errors import WorkDirError
 from shared.records import (
@@ -36,18 +37,19 @@ WITHOUT_SAMPLE = {"Record", "Prompt"}  # the base of all, and what only goes fro
 
 
 def _classes() -> list[type[Struct]]:
-    modules = (records, results, calibration)
+    modules = (records, results, calibration, means)
     found = [
         kind
         for module in modules
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Struct) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_")
     ]
-    on_disk = {"CalibrationSums"}
+    on_disk = {"CalibrationSums", "Clusters"}
+    whole = {records.__name__, results.__name__}
     return [
         kind
         for kind in found
-        if kind.__name__ not in WITHOUT_SAMPLE and (kind.__module__ != calibration.__name__ or kind.__name__ in on_disk)
+        if kind.__name__ not in WITHOUT_SAMPLE and (kind.__module__ in whole or kind.__name__ in on_disk)
     ]
 
 

@@ -11,14 +11,16 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from evalctl.tables import clean, leaderboard_table, plain
-from evald.leaderboard import Fault, Report
+from evald.account import Fault
+from evald.calibration import CalibrationBuffer
+from evald.leaderboard import Report
 from evald.report import numbers
 from evald.report.csv import COLUMNS, leaderboard_csv
 from evald.report.markdown import markdown
-from evald.results import Served
+from evald.results import CategoryResult, MetricResult, Served
 from evald.stats import Interval
-from shared.records import encode_record
-from tests.unit.test_leaderboard import board, result_of
+from shared.records import PlanGroup, encode_record
+from tests.unit.test_leaderboard import board, compared, pattern, plan_of, report_of, result_of
 
 HOSTILE = [
     "\x1b[31mred\x1b[0m",
@@ -204,3 +206,116 @@ def test_numbers() -> None:
     assert numbers.score(None) == numbers.span(None) == numbers.plain(None) == numbers.seconds(None) == "\u2013"
     assert numbers.score(0.4213) == "42.1"
     assert numbers.span(Interval(0.0, 0.133192)) == "0.0 to 13.3"
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def shown(report: Report) -> str:
+    out = io.StringIO()
+    Console(file=out, force_terminal=False, width=300).print(leaderboard_table(report))
+    return out.getvalue()
+
+
+def test_scores_stand_with_their_errors_and_open_ranks() -> None:
+    """In Markdown and on a terminal: score, standard error, interval, and the ranks that comparisons leave open; a row
+    for each two models, the one that ranks higher first.
+    """
+    report = compared({"d": {"c": pattern(60, 200, 20), "a": pattern(148, 200, 5), "b": pattern(150, 200)}})
+    page, screen = markdown(report), shown(report)
+    assert "| 1 | b | 75.0 ± 3.1 | 68.6 to 80.5 | 1 to 2 |" in page
+    assert "| 3 | c | 30.0 ± 3.2 | 24.1 to 36.7 | 3 |" in page
+    assert "| b | a | +1.0 ± " in page
+    assert "| b | c | +45.0 ± " in page
+    assert "| <0.001 | <0.001 | yes |" in page.replace("&lt;", "<")
+    for text in ("75.0 ± 3.1", "1 to 2", "+45.0 ± ", "yes", "Holm over all pairs"):
+        assert text in screen
+
+
+def test_what_missing_docs_could_turn_is_told() -> None:
+    """A star in the pair table, and a line that names whose order is open."""
+    a = pattern(60, 100)
+    a[50:55] = [float("nan")] * 5
+    report = compared({"d": {"a": a, "b": pattern(57, 100)}})
+    assert "a: docs without a score could turn its order with b" in markdown(report)
+    assert "a: docs without a score could turn its order with b" in shown(report)
+    assert "no\\* |" in markdown(report) or "yes\\* |" in markdown(report)
+
+
+def test_what_is_not_compared_or_not_shown_is_said() -> None:
+    """Nothing is left out silently: pairs that nobody compared, and rows that only report.json has."""
+    report = compared({"d": {f"m{n:02}": pattern(n, 20, n) for n in range(11)}})
+    assert "10 more in report.json" in markdown(report)
+    assert "... and 45 more rows in report.json" in shown(report)
+    fewer = replace(report, pairs_not_compared=7)
+    assert "7 more pairs are not compared: only the best models are." in markdown(fewer)
+    assert "7 pairs of models are not compared, only the best 40 models" in shown(fewer)
+
+
+def test_groups_and_categories_stand_with_their_errors() -> None:
+    """A row a group and model; a row a category, with n, error and interval for each model."""
+    plan = replace(plan_of(["a"], {"x": 10, "y": 30}), groups=(PlanGroup(name="both", datasets=("x", "y")),))
+    categories = (
+        CategoryResult("logic", 4, 0.5, 0.288675, Interval(0.15, 0.85)),
+        CategoryResult("", 6, 1.0, 0.0, Interval(0.61, 1.0)),
+    )
+    results = {("a", "x"): result_of(8, 10, categories=categories), ("a", "y"): result_of(15, 30)}
+    report = report_of(plan, results)
+    page = markdown(report)
+    assert "| both | a | 2/2 | 40 | 65.0 ± 8.1 | 57.5 ± 7.9 | – |" in page
+    assert "| x | logic | 50.0 ± 28.9 \\[15.0 to 85.0\\] of 4 |" in page
+    assert "| x | – | 100.0 ± 0.0 \\[61.0 to 100.0\\] of 6 |" in page
+    assert "both" in shown(report)
+    assert "## Groups" not in markdown(board(["a"], {"d": 2}, {("a", "d"): result_of(1, 2)}))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_of_groups_categories_and_metrics(text: str) -> None:
+    """They come from suites and task files, and do no harm either."""
+    plan = replace(plan_of([text, "ok"], {"x": 2}), groups=(PlanGroup(name=text, datasets=("x",)),))
+    metric = MetricResult(
+        name=text, version="1", params={}, n=2, mean=0.5, stderr=0.5, interval=None, correct=1, threshold=1.0,
+        corpus={"value": 0.5},
+    )  # fmt: skip
+    categories = (CategoryResult(text, 1, 0.5), CategoryResult("", 1, 0.5))
+    results = {(model, "x"): result_of(1, 2, metrics=(metric,), categories=categories) for model in (text, "ok")}
+    for page in (markdown(report_of(plan, results)),
+                 shown(report_of(plan, results))):  # fmt: skip
+        assert all(char.isprintable() or char == "\n" for char in page)
+    page = markdown(report_of(plan, results))
+    assert "<script>" not in page
+    assert "![i]" not in page
+
+
+def test_calibration_says_what_is_left_out() -> None:
+    """`logprobs-null`: 30 of 100 answers without a confidence are counted, named and left out; with none at all every
+    figure is a dash and nothing fails.
+    """
+    buffer, nothing = CalibrationBuffer(), CalibrationBuffer()
+    for n in range(100):
+        buffer.add(None if n < 30 else 0.05 + n % 10 / 10, n % 3 > 0)
+        nothing.add(None, True)
+    report = board(
+        ["a", "b"],
+        {"d": 100},
+        {
+            ("a", "d"): result_of(66, 100, calibration=buffer.to_record()),
+            ("b", "d"): result_of(100, 100, calibration=nothing.to_record()),
+        },
+    )
+    page = markdown(report)
+    assert "a: 30 of 100 answers have no confidence and are left out" in page
+    assert "b: 100 of 100 answers have no confidence and are left out" in page
+    assert page.count("| 0.90 to 1.00 |") == 1
+    (row,) = (line for line in page.split("\n") if line.startswith("| b |") and line.endswith("| 0 | 100 |"))
+    assert row.count("–") == 9
+
+
+def test_digits() -> None:
+    """p-values never round to 0, a difference of nothing has no minus sign, and spans turn with their sign."""
+    assert [numbers.chance(p) for p in (None, 1.0, 0.0499, 0.001, 0.00099, 1e-30)] == [
+        "–", "1.000", "0.050", "0.001", "<0.001", "<0.001",
+    ]  # fmt: skip
+    assert numbers.span(Interval(-0.0001, 0.2), sign=-1) == "-20.0 to 0.0"
+    assert numbers.points(0.012, 0.03) == "+1.2 ± 3.0"
+    assert numbers.with_error(0.5, None) == "50.0"

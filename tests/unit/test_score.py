@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,15 @@ def test_repeats_are_averaged_by_doc(tmp_path: Path) -> None:
     assert sum(found.calibration.n) == 3
 
 
+@pytest.fixture
+def other_metrics() -> Iterator[None]:
+    """A test may put others in their place: metrics are looked up once a spec."""
+    metrics._judges.cache_clear()
+    yield
+    metrics._judges.cache_clear()
+
+
+@pytest.mark.usefixtures("other_metrics")
 def test_a_scorer_that_raises_costs_its_doc_and_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`samples-silently-dropped`: the doc is counted and named, with a bounded reason; another metric of the same doc
     still has its score, whichever of the two comes first; scores outside [0, 1] are errors as well.
@@ -153,7 +162,6 @@ def test_a_scorer_that_raises_costs_its_doc_and_metric(tmp_path: Path, monkeypat
             raise ValueError("x" * 10_000)
         return {"nan": float("nan"), "two": 2.0}.get(text, 1.0)
 
-    metrics._judges.cache_clear()
     monkeypatch.setitem(metrics.METRICS, "f1", metrics.of_text("f1", "1", 0.5, broken))
     both = [["f1", "exact_match"], ["exact_match", "f1"], ["f1", "exact_match"], ["f1"], ["f1"]]
     work = planned(tmp_path, [task(n, metric_name=names) for n, names in enumerate(both)])

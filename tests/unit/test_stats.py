@@ -1,4 +1,4 @@
-"""Means, errors and intervals. Names in brackets are cases of /work/shared/cases."""
+"""Means, errors and intervals. Names in brackets are cases of ../shared/cases."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald.stats import (
-    Difference,
+    Clusters,
     Estimate,
     Interval,
     Moments,
-    Z,
     bounds,
     interval,
-    macro_difference,
     macro_mean,
     mean_se,
     micro_mean,
-    paired_difference,
+    proportion_interval,
+    weighted_mean,
     wilson,
 )
+from evald.stats import means as means_module
+from evald.stats.significance import Z, t_quantile
 
 scores = st.lists(st.floats(0, 1), max_size=50)
 
@@ -111,9 +112,13 @@ def test_interval_holds_the_mean_and_stays_in_range(values: list[float]) -> None
 
 
 def test_interval_literals() -> None:
-    """1.96 standard errors, clipped; equal scores say as little as Wilson's 0 of n does."""
-    assert interval(Estimate(100, 0.5, 0.1)) == Interval(0.5 - 0.1 * Z, 0.5 + 0.1 * Z)
-    assert interval(Estimate(100, 0.05, 0.1)) == Interval(0.0, 0.05 + 0.1 * Z)
+    """Student's t standard errors, clipped; equal scores say as little as Wilson's 0 of n does."""
+    t99 = t_quantile(99)
+    assert interval(Estimate(100, 0.5, 0.1)) == Interval(0.5 - 0.1 * t99, 0.5 + 0.1 * t99)
+    assert interval(Estimate(100, 0.05, 0.1)) == Interval(0.0, 0.05 + 0.1 * t99)
+    assert interval(Estimate(100, 0.5, 0.1, None, 1e9)) == Interval(
+        pytest.approx(0.5 - 0.1 * Z), pytest.approx(0.5 + 0.1 * Z)
+    )
     flat = interval(mean_se([0.0] * 25))
     assert flat is not None
     assert (flat.low, round(flat.high, 6)) == (0.0, 0.133192)
@@ -151,7 +156,7 @@ def test_means_over_a_dataset_without_scores() -> None:
     assert macro_mean(parts) == micro_mean(parts) == Estimate(10, None, None)
     assert macro_mean([]) == micro_mean([]) == Estimate(0, None, None)
     one = [Estimate(10, 0.9, 0.1), Estimate(1, 0.5, None)]
-    assert macro_mean(one) == Estimate(11, 0.7, None)
+    assert (macro_mean(one).mean, macro_mean(one).stderr) == (0.7, None)
     assert micro_mean(one).mean == pytest.approx(9.5 / 11)
 
 
@@ -166,54 +171,157 @@ def test_micro_mean_is_the_mean_of_the_pooled_items(datasets: list[list[float]])
     assert (micro.stderr or 0) == pytest.approx(pooled.stderr or 0, abs=1e-9)
 
 
-def test_paired_difference() -> None:
-    """Over common items alone; literal mean, error and interval."""
-    found = paired_difference({"a": 1.0, "b": 0.0, "c": 1.0, "x": 1.0}, {"a": 0.0, "b": 0.0, "c": 1.0, "y": 0.0})
-    assert found.n == 3
-    assert found.mean == pytest.approx(1 / 3)
-    assert found.stderr == pytest.approx(1 / 3)  # sd 1/sqrt(3), over sqrt(3)
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((1 / 3 - Z / 3, 1 / 3 + Z / 3))
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+clustered = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["", "a", "b", "c", "d"])), max_size=40)
 
 
-def test_paired_difference_of_equal_models() -> None:
-    """No item differs: the difference is 0, and not known for certain; nothing in common tells nothing."""
-    same = {str(item): item % 2 / 1 for item in range(1000)}
-    found = paired_difference(same, same)
-    assert (found.n, found.mean, found.stderr) == (1000, 0.0, 0.0)
-    assert found.interval is not None
-    assert -0.004 < found.interval.low < 0 < found.interval.high < 0.004
-    assert paired_difference(same, {}) == Difference(0, None, None, None)
-    assert paired_difference({"a": 1.0}, {"a": 0.0}) == Difference(1, 1.0, None, None)
+def sandwich(items: list[tuple[float, str]]) -> float | None:
+    """The clustered standard error, written out: sqrt(G / (G - 1) sum_c (sum of score - mean)^2) / n."""
+    mean = statistics.fmean(score for score, _ in items)
+    sums: dict[object, float] = {}
+    for number, (score, cluster) in enumerate(items):
+        key = cluster or number
+        sums[key] = sums.get(key, 0.0) + score - mean
+    if len(sums) < 2:
+        return None
+    return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(off * off for off in sums.values())) / len(items)
 
 
-def test_macro_difference() -> None:
-    """Datasets weigh the same, whatever their sizes."""
-    parts = [Difference(10, 0.2, 0.03, None), Difference(990, 0.0, 0.04, None)]
-    found = macro_difference(parts)
-    assert (found.n, found.mean) == (1000, 0.1)
-    assert found.stderr == pytest.approx(0.025)
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((0.1 - Z * 0.025, 0.1 + Z * 0.025))
-    none = Difference(0, None, None, None)
-    assert macro_difference([*parts, none]) == Difference(1000, None, None, None)
-    assert macro_difference([]) == none
+@given(clustered.filter(bool))
+def test_clustered_standard_error(items: list[tuple[float, str]]) -> None:
+    """Docs of one cluster count together; a doc without one is its own."""
+    found = mean_se([score for score, _ in items], [cluster for _, cluster in items])
+    expected = sandwich(items)
+    assert found.n == len(items)
+    assert (found.stderr is None) == (expected is None)
+    assert (found.stderr or 0.0) == pytest.approx(expected or 0.0, abs=1e-9)
+    if all(not cluster for _, cluster in items):
+        assert found == mean_se([score for score, _ in items])
 
 
-def test_macro_difference_without_spread() -> None:
-    """Where no dataset shows a difference, the interval isn't a point either."""
-    flat = Difference(100, 0.0, 0.0, Interval(-0.04, 0.04))
-    assert macro_difference([flat, flat]) == Difference(200, 0.0, 0.0, Interval(-0.04, 0.04))
+def test_clustered_standard_error_of_miller() -> None:
+    """With many clusters it is Miller's (2024, "Adding Error Bars to Evals", section 2.2): the plain variance plus what
+    pairs within a cluster add; he leaves out the factor G / (G - 1), which has to be 1 where no two docs share one.
+    """
+    items = [(float((7 * n) % 11 < 4 + (n // 3) % 5), f"c{n // 3}") for n in range(900)]
+    scores = [score for score, _ in items]
+    mean = statistics.fmean(scores)
+    within = sum(
+        (scores[i] - mean) * (scores[j] - mean)
+        for start in range(0, 900, 3)
+        for i in range(start, start + 3)
+        for j in range(start, start + 3)
+        if i != j
+    )
+    miller = math.sqrt(statistics.variance(scores) / 900 + within / 900**2)
+    found = mean_se(scores, [cluster for _, cluster in items])
+    assert found.units == 300
+    assert found.stderr == pytest.approx(miller, rel=0.002)
 
 
-@given(
-    st.dictionaries(st.text(max_size=2), st.floats(0, 1), max_size=20),
-    st.dictionaries(st.text(max_size=2), st.floats(0, 1), max_size=20),
-)
-def test_paired_difference_is_antisymmetric(one: dict[str, float], two: dict[str, float]) -> None:
-    """Swapping the models turns the sign, and nothing is NaN or beyond [-1, 1]."""
-    there, back = paired_difference(one, two), paired_difference(two, one)
-    assert there.n == back.n == len(one.keys() & two.keys())
-    assert (there.mean or 0.0) == pytest.approx(-(back.mean or 0.0), abs=1e-12)
-    if there.interval is not None:
-        assert -1 - 1e-12 <= there.interval.low <= there.interval.high <= 1 + 1e-12
+def test_copies_of_a_doc_make_nothing_surer() -> None:
+    """Four copies of each of 50 docs as clusters: the error of the 50, not half of it."""
+    scores = [float(n % 3 == 0) for n in range(50)]
+    copied = [score for score in scores for _ in range(4)]
+    found = mean_se(copied, [f"doc{n}" for n in range(50) for _ in range(4)])
+    assert found.stderr == pytest.approx(mean_se(scores).stderr)
+    assert found.stderr == pytest.approx(2 * (mean_se(copied).stderr or 0), rel=0.02)
+    few, many = proportion_interval(mean_se(scores)), proportion_interval(found)
+    assert few is not None
+    assert many is not None
+    # t with 49 degrees of freedom instead of the normal makes it a little wider.
+    assert (many.low, many.high) == (pytest.approx(few.low, abs=0.006), pytest.approx(few.high, abs=0.006))
+    assert many.high - many.low > few.high - few.low
+
+
+def test_clustered_proportion_at_the_boundary() -> None:
+    """[stderr-zero-at-boundary] 0 of 100 in 25 clusters says no more than 0 of 25; in one cluster next to nothing."""
+    names = [f"c{n // 4}" for n in range(100)]
+    found, plain = proportion_interval(mean_se([0.0] * 100, names)), wilson(0, 25)
+    assert found is not None
+    assert plain is not None
+    assert found.low == 0.0
+    assert plain.high < found.high < 0.16
+    one = proportion_interval(mean_se([1.0] * 100, ["c"] * 100))
+    assert one is not None
+    assert (round(one.low, 3), one.high) == (0.207, 1.0)
+
+
+@given(clustered.filter(bool))
+def test_clustered_intervals_hold_the_mean(items: list[tuple[float, str]]) -> None:
+    """Of graded scores and of proportions: within [0, 1], about the mean."""
+    for scores in ([score for score, _ in items], [float(score > 0.5) for score, _ in items]):
+        moments = Moments()
+        for score, (_, cluster) in zip(scores, items, strict=True):
+            moments.add(score, cluster)
+        found, mean = moments.interval(), moments.estimate().mean
+        if found is not None and mean is not None:
+            assert 0.0 <= found.low <= mean + 1e-9
+            assert mean - 1e-9 <= found.high <= 1.0
+
+
+@given(clustered, clustered)
+def test_clusters_merge(one: list[tuple[float, str]], two: list[tuple[float, str]]) -> None:
+    """Merged moments are those of all scores; a cluster that both have is one."""
+    merged, whole = Moments(), Moments()
+    for part in (one, two):
+        moments = Moments()
+        for score, cluster in part:
+            moments.add(score, cluster)
+            whole.add(score, cluster)
+        merged.merge(moments)
+    assert merged.n == whole.n
+    assert merged.estimate().units == whole.estimate().units
+    assert (merged.estimate().stderr or 0.0) == pytest.approx(whole.estimate().stderr or 0.0, abs=1e-9)
+
+
+@given(st.lists(clustered.filter(bool), min_size=1, max_size=4))
+def test_micro_mean_of_clustered_datasets(datasets: list[list[tuple[float, str]]]) -> None:
+    """The pooled error needs no more than each dataset's estimate; clusters of two datasets are never the same."""
+    micro = micro_mean([mean_se([s for s, _ in items], [c for _, c in items]) for items in datasets])
+    pooled = [(score, c and f"{number} {c}") for number, items in enumerate(datasets) for score, c in items]
+    if all(mean_se([s for s, _ in items], [c for _, c in items]).stderr is not None for items in datasets):
+        assert (micro.stderr or 0.0) == pytest.approx(sandwich(pooled) or 0.0, abs=1e-7)
+    again = micro_mean([micro])  # its own clusters are enough to pool it further
+    assert (again.stderr or 0.0) == pytest.approx(micro.stderr or 0.0, abs=1e-9)
+
+
+def test_a_million_clusters_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past the limit clusters share sums: as valid, and the error is nearly the same."""
+    items = [(float((n * 7919) % 10 < 3), f"c{n // 2}") for n in range(4000)]
+    exact = mean_se([s for s, _ in items], [c for _, c in items])
+    monkeypatch.setattr(means_module, "MAX_CLUSTERS", 500)
+    coarse = mean_se([s for s, _ in items], [c for _, c in items])
+    assert coarse.clusters is not None
+    assert coarse.clusters.count == 500
+    assert coarse.mean == exact.mean
+    assert coarse.stderr == pytest.approx(exact.stderr, rel=0.15)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_weighted_mean() -> None:
+    """sum w mean / sum w with an error of the same weights; equal weights are the macro mean."""
+    parts = [Estimate(50, 0.9, 0.03), Estimate(50, 0.5, 0.04)]
+    found = weighted_mean(parts, [3.0, 1.0])
+    assert found.mean == pytest.approx(0.8)
+    assert found.stderr == pytest.approx(math.hypot(0.75 * 0.03, 0.25 * 0.04))
+    assert weighted_mean(parts, [2.0, 2.0]).mean == macro_mean(parts).mean
+    assert weighted_mean([Estimate(0, None, None), *parts], [1.0, 1.0, 1.0]).mean is None
+
+
+def test_few_docs_make_wide_macro_intervals() -> None:
+    """Welch and Satterthwaite: two datasets of 3 docs have t with about 4 degrees of freedom, not the normal."""
+    found = macro_mean([Estimate(3, 0.5, 0.1), Estimate(3, 0.5, 0.1)])
+    assert found.freedom == pytest.approx(4.0)
+    span = interval(found)
+    assert span is not None
+    assert span.high - 0.5 == pytest.approx(2.776 * 0.1 / math.sqrt(2), rel=0.002)
+
+
+def test_clusters_sample() -> None:
+    """What an estimate keeps of its clusters: two of two docs each, and a doc of its own."""
+    found = mean_se([1.0, 1.0, 0.0, 0.0, 1.0], ["a", "a", "b", "b", ""]).clusters
+    assert found == Clusters(3, 9.0, pytest.approx(2 * (2 - 1.2) + 2 * (0 - 1.2) + 0.4))

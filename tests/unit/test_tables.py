@@ -99,7 +99,7 @@ def test_the_messages_of_configuration_read_as_promised() -> None:
     ]
     assert problems({"abbr": "d"}, DatasetConfig, "datasets[0]") == ["datasets[0].path: is required"]
     assert problems({"xyz": 1}, FieldMapping, "f") == [
-        "f.xyz: unknown key; known here: prompt, target, task_id, category"
+        "f.xyz: unknown key; known here: prompt, target, task_id, category, cluster, metadata"
     ]
     assert problems({"models": [], "datasets": {}}, Suite) == [
         "models: expected an array of tables of at least 1 item, got 0 items",
@@ -109,7 +109,7 @@ def test_the_messages_of_configuration_read_as_promised() -> None:
         'datasets[0].abbr: expected a string of 1 to 200 characters, got ""'
     ]
     assert problems({"abbr": "d", "path": "x", "metric": 1}, DatasetConfig, "datasets[0]") == [
-        "datasets[0].metric: expected a string or an array of strings of at least 1 item, got 1; quote it"
+        "datasets[0].metric: expected a string or a table or an array of values, got 1; quote it"
     ]
 
 

@@ -18,6 +18,7 @@ from shared.records import Example, GenerationSettings, Message, TaskSpec, encod
 from shared.tasks import read_tasks
 from shared.tasks.mapping import RowError, compile_template, text_of
 from shared.tasks.native import TaskLine
+from shared.vocabulary import STEPS
 
 NATIVE = DatasetConfig(abbr="d", path="d.jsonl")
 QA = FieldMapping(prompt="q", target="a")
@@ -135,9 +136,16 @@ def test_a_task_wins_over_its_dataset(tmp_path: Path) -> None:
             {"metric_name": "exactmatch", "post_process": "xyz"},
             [
                 'd.jsonl:1: metric_name: unknown "exactmatch"; did you mean exact_match?',
-                'd.jsonl:1: post_process: unknown "xyz"; known: choice_letter, first_line, first_number, gsm8k, '
-                "last_line, last_number, lower, none, strip, yes_no",
+                f'd.jsonl:1: post_process: unknown "xyz"; known: {", ".join(sorted(STEPS))}',
             ],
+        ),
+        (
+            {"post_process": ["strip", {"step": "regex", "pattern": "(", "take": "first"}]},
+            ["d.jsonl:1: post_process[1]: pattern: isn't a pattern that RE2 knows: missing ): ("],
+        ),
+        (
+            {"post_process": {"step": "regex", "pattern": "x", "take": "second"}},
+            ['d.jsonl:1: post_process.take: expected one of "first", "last", got "second"'],
         ),
         ({"metric_name": []}, ["d.jsonl:1: metric_name: expected at least one, got none"]),
         ({"metric_name": ["f1", "f1"]}, ["d.jsonl:1: metric_name[1]: f1 is named twice: give one of them a `label`"]),

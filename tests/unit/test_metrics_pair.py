@@ -1,0 +1,148 @@
+"""Metrics as a pair is scored by them: repeats, corpus values, and what can't be scored. Names in brackets are cases of
+../shared/cases.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evald import math_process
+from evald.reducers import pass_at_k, reduced
+from evald.results import MetricResult, PairResult
+from evald.workers import Workers
+from shared.records import Generation, Prediction
+from shared.vocabulary import MetricParameters, Reducer
+from tests.harness import task
+from tests.unit.test_score import answer, no_answer, planned, runs, scored, write
+
+HOW: tuple[Reducer, Reducer] = ("mean", "pass_at_k")
+THOUGHT = "<think>Could be Lyon. No, it is Paris.</think>Paris"
+
+
+def metric(found: PairResult, name: str) -> MetricResult:
+    return next(metric for metric in found.metrics if metric.name == name)
+
+
+def repeated(doc_id: int, *texts: str | None) -> list[Prediction]:
+    """The doc's repeats; None for one without an answer."""
+    rows = []
+    for repeat, text in enumerate(texts):
+        more = {"outcome": "error", "error": "timeout", "generation": None} if text is None else {}
+        rows.append(answer(doc_id, text or "", repeat=repeat, **more))
+    return rows
+
+
+def test_all_metrics_see_the_same_answer(tmp_path: Path) -> None:
+    """[avg-n-raw-text] The mean over repeats, the majority's score and pass@1 of cleaned answers: all 1."""
+    spec = ["exact_match", {"metric": "exact_match", "reduce": "majority"}]
+    spec += [{"metric": "exact_match", "reduce": "pass_at_k", "k": 1}]  # type: ignore[list-item]
+    one = task(0, targets=["Paris"], metric_name=spec, post_process=["strip_reasoning", "strip"])
+    work = planned(tmp_path, [one], repeats=4)
+    scored(work, write(work, repeated(0, *[THOUGHT] * 4)))
+    assert {run["metric_name"]: run["score"] for run in runs(work)} == {
+        "exact_match": 1.0,
+        "exact_match majority": 1.0,
+        "exact_match pass@1": 1.0,
+    }
+
+
+def pass_at(k: int) -> dict[str, Any]:
+    return {"metric": "exact_match", "reduce": "pass_at_k", "k": k}
+
+
+def test_pass_at_k_is_not_made_up(tmp_path: Path) -> None:
+    """[passk-n-lt-k] Of one sample a task there is a pass@1 and no pass@10."""
+    spec = [pass_at(1), pass_at(10)]
+    work = planned(tmp_path, [task(n, metric_name=spec) for n in range(164)])
+    found = scored(work, write(work, [answer(n, str(n) if n < 50 else "no") for n in range(164)]))
+    assert metric(found, "exact_match pass@1").mean == pytest.approx(0.304878, abs=1e-6)
+    assert [one.name for one in found.metrics if one.n] == ["exact_match pass@1"]
+    refused = [run for run in runs(work) if run["metric_name"] == "exact_match pass@10"]
+    assert all(run["score"] is None and "over 10 repeats, and 1 were answered" in run["error"] for run in refused)
+
+
+def test_pass_at_k_says_over_how_many_tasks(tmp_path: Path) -> None:
+    """[passk-not-monotone] A task that lost samples has no pass@10: the mean says that it is of one task of two."""
+    spec = [pass_at(5), pass_at(10)]
+    work = planned(tmp_path, [task(n, metric_name=spec) for n in range(2)], repeats=10)
+    rows = repeated(0, *["0"] * 2, *["no"] * 8) + repeated(1, *["1"] * 6, *[None] * 4)
+    found = scored(work, write(work, rows))
+    five, ten = metric(found, "exact_match pass@5"), metric(found, "exact_match pass@10")
+    assert (five.n, five.mean) == (2, pytest.approx(0.8888888889))
+    assert (ten.n, ten.mean) == (1, 1.0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_mean_and_pass_at_one_are_one(right: list[bool]) -> None:
+    """[avg-n-raw-text] [passk-not-monotone] avg@n is pass@1, and pass@k doesn't fall with k over the same samples."""
+    scores = [float(one) for one in right]
+    means = [
+        reduced(MetricParameters(reduce=how, k=1 if how == "pass_at_k" else None), scores, ["x"] * len(scores), 1.0)
+        for how in HOW
+    ]
+    assert means[0] == pytest.approx(means[1])
+    curve = [pass_at_k(len(right), sum(right), k) for k in range(1, len(right) + 1)]
+    assert curve == sorted(curve)
+
+
+def test_corpus_values_stand_in_the_result(tmp_path: Path) -> None:
+    """With their signatures; TER as the rate that it is, beside scores that are better when higher."""
+    spec = ["bleu", {"metric": "chrf", "word_order": 2, "label": "chrF++"}, "ter", "rouge_lsum"]
+    tasks = [task(n, targets=["the cat sat on the mat"], metric_name=spec) for n in range(2)]
+    work = planned(tmp_path, tasks)
+    found = scored(work, write(work, [answer(0, "the cat sat on the mat"), answer(1, "a cat sat on a mat today")]))
+    corpora = {one.name: one.corpus for one in found.metrics}
+    assert corpora["rouge_lsum"] is None
+    for name in ("bleu", "chrF++", "ter"):
+        told = corpora[name]
+        assert told is not None
+        assert told["segments"] == 2
+        assert "|version:" in told["signature"]
+    assert corpora["ter"] is not None
+    assert corpora["ter"]["value"] == pytest.approx(3 / 12)
+    assert metric(found, "ter").mean == pytest.approx((1 + 0.5) / 2)
+    assert metric(found, "chrF++").params["word_order"] == 2
+
+
+def test_a_target_that_can_not_be_scored_is_no_zero(tmp_path: Path) -> None:
+    """In a plan made without the check: an error of its task, with the reason."""
+    work = planned(tmp_path, [task(0, targets=["four"], metric_name="numeric"), task(1, metric_name="numeric")])
+    found = scored(work, write(work, [answer(0, "4"), answer(1, "1")]))
+    assert (found.n_scored, found.n_score_errors, found.mean) == (1, 1, 1.0)
+    assert found.score_errors[0].reason == "numeric: no number in the target 'four'"
+
+
+def test_hostile_answers_count_as_wrong(tmp_path: Path) -> None:
+    """[scorer-raises-on-answer] Right, wrong and one that makes parsers raise: 1/3, not 1/2."""
+    one = {"metric_name": [{"metric": "math_equal", "seconds": 1.0}], "targets": ["(0,1)"]}
+    work = planned(tmp_path, [task(n, **one) for n in range(4)])
+    texts = ["$(0,1)$", "5", "We analyse ... Answer: the set is open (0, 1", "(" * 100_000]
+    found = scored(work, write(work, [answer(n, text) for n, text in enumerate(texts)]))
+    math_process._CURRENT.drop()
+    assert (found.n_scored, found.n_score_errors, found.mean) == (4, 0, 0.25)
+
+
+def test_math_runs_in_a_worker(tmp_path: Path) -> None:
+    """A worker process of evald may start the process that compares, and it ends with the worker."""
+    workers = Workers(1, ["evald.math_process"])
+    question = math_process.Question(answer="1/2", targets=("0.5",), decimals=6, strict=True, seconds=5.0)
+    try:
+        assert workers.submit(math_process.equal, question, timeout=120).result() is True
+    finally:
+        workers.stop()
+
+
+def test_an_answer_without_text_is_scored_as_empty(tmp_path: Path) -> None:
+    """[bleu-empty-hyps] Content null is an empty answer, which stays in the corpus; a missing one doesn't."""
+    tasks = [task(n, targets=["The dog bit the man."], metric_name="bleu", post_process="none") for n in range(3)]
+    work = planned(tmp_path, tasks)
+    rows = [answer(0, "The dog bit the man."), answer(1, "", outcome="empty", generation=Generation(text=""))]
+    found = scored(work, write(work, [*rows, no_answer(2)]))
+    told = metric(found, "bleu").corpus
+    assert told is not None
+    assert (told["segments"], told["sys_len"], told["ref_len"]) == (2, 6, 12)
