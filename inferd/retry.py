@@ -12,8 +12,6 @@ from collections.abc import Callable
 from shared.config import InferConfig
 from shared.errors import AttemptError, Permanent
 
-FREE = 4  # times max_attempts, for attempts that surely weren't answered
-
 
 def next_wait(
     error: AttemptError, attempt: int, policy: InferConfig, uniform: Callable[[float, float], float]
@@ -24,9 +22,7 @@ def next_wait(
 
     attempt: the number of the attempt that failed, from 1. uniform(a, b): a random number between the two.
     """
-    # What surely wasn't answered (a kept connection that had been closed, a refused stream) costs nothing but the try.
-    most = policy.max_attempts * (FREE if error.retry_after == 0.0 else 1)
-    if isinstance(error, Permanent) or attempt >= most:
+    if isinstance(error, Permanent) or attempt >= policy.max_attempts:
         return None
     ceiling = min(policy.backoff_max, policy.backoff_base * 2.0 ** min(attempt - 1, 60))
     wait = uniform(0.0, ceiling)

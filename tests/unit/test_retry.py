@@ -88,11 +88,3 @@ def test_retry_after_literals(asked: float, low: float, high: float) -> None:
     error = Retryable("rate_limited", "429", retry_after=asked)
     assert next_wait(error, 4, POLICY, lowest) == low
     assert next_wait(error, 4, POLICY, highest) == high
-
-
-def test_what_surely_was_not_answered_has_more_tries() -> None:
-    """A kept connection that had been closed, a refused stream: asked again at once, and not without end."""
-    gone = Retryable("connection", "the kept connection was closed", retry_after=0.0)
-    waits = [next_wait(gone, attempt, POLICY, highest) for attempt in range(1, 25)]
-    assert waits == [0.0] * 19 + [None] * 5
-    assert next_wait(Retryable("connection", "reset"), 6, POLICY, highest) is None
