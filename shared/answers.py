@@ -89,7 +89,11 @@ class AnswerIndex:
         known = {path: number for number, path in enumerate(self.paths)}
         self.paths += tuple(path for path in fresh.paths if path not in known)
         known = {path: number for number, path in enumerate(self.paths)}
-        self._columns.extend(fresh.columns, [known[path] for path in fresh.paths])
+        numbers = [known[path] for path in fresh.paths]
+        if not self._columns and numbers == list(range(len(numbers))):
+            self._columns = fresh.columns  # as they are: a run that found nothing holds its answers' places once
+        else:
+            self._columns.extend(fresh.columns, numbers)
         self._table = self._columns.table()
 
     def _count_damage(self) -> None:
