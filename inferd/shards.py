@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from inferd.feed import Feed
+from inferd.feed import Asked, Feed
 from shared import claims, requests
 from shared.answers import AnswerIndex
 from shared.config import ModelConfig
@@ -108,7 +108,8 @@ def open_shard(
         old = last_status(work, pair, shard)
         spans = old.spans if old is not None else ()
         late = old.late_answers if old is not None else 0
-        return Opened(claim, Feed(shelf.requests(pair, shard, model), index), index, spans, late)
+        asked = Asked(shard.first, shelf.dataset(pair.dataset).repeats)
+        return Opened(claim, Feed(shelf.requests(pair, shard, model), index, asked), index, spans, late)
     except BaseException:
         claim.release()
         raise

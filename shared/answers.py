@@ -94,6 +94,7 @@ class AnswerIndex:
             self._columns = fresh.columns  # as they are: a run that found nothing holds its answers' places once
         else:
             self._columns.extend(fresh.columns, numbers)
+        self._table = _Table(self._columns, np.empty(0, np.uint32))  # the old one goes before the new one comes
         self._table = self._columns.table()
 
     def _count_damage(self) -> None:

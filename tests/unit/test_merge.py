@@ -43,7 +43,7 @@ class Bench:
         tasks.write_bytes(b"".join(encode_record(spec) + b"\n" for spec in specs))
         self.journal = self.work.journal("m", "d", "0a")
         self.journal.parent.mkdir(parents=True)
-        self.asked = Asked()
+        self.asked = Asked(0, REPEATS)
         for place in PLACES:
             self.asked.add(order_of(place[0], 0, place[1]), key64(key_of(place)))
         self.index = AnswerIndex([])
@@ -176,3 +176,14 @@ def test_a_task_that_was_renamed(tmp_path: Path) -> None:
     Merge(bench.work, PAIR, SHARD, bench.asked, index).finish(index.take_fresh(), {})
     assert [row.task_id for row in bench.rows if row.doc_id == 3] == ["renamed"] * REPEATS
     assert [row.task_id for row in bench.rows if row.doc_id == 4] == ["t4"] * REPEATS
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))), st.integers(0, 9), st.integers(1, 4))
+def test_asked_gives_back_what_was_put(rows: list[tuple[int, int]], first: int, repeats: int) -> None:
+    """Whether places follow each other or not, or only at the start."""
+    usual = [(order_of(first + doc, 0, repeat), 7) for doc in range(3) for repeat in range(repeats)]
+    for given_rows in (rows, usual, usual + rows):
+        asked = Asked(first, repeats)
+        for row in given_rows:
+            asked.add(*row)
+        assert list(asked) == given_rows
