@@ -52,6 +52,11 @@ class Counts(Struct, frozen=True, kw_only=True):
     wall_seconds: float | None
 
 
+def covered(result: PairResult) -> float:
+    """Docs with a score; one that lacks some repeats counts as the share of them that was answered."""
+    return result.coverage * result.n_docs if result.n_partial else result.n_scored
+
+
 def counts_of(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], results: Mapping[Pair, PairResult]) -> Counts:
     known = [status for found in statuses.values() for status in found]
     outcomes: dict[str, int] = {}
@@ -75,7 +80,7 @@ def counts_of(plan: Plan, statuses: Mapping[Pair, Sequence[InferStatus]], result
         requests=sum(pair.requests for pair in plan.pairs),
         answered=sum(outcomes.values()),
         attempts=sum(status.attempts for status in known),
-        coverage=docs_scored / docs if docs else 0.0,
+        coverage=sum(map(covered, results.values())) / docs if docs else 0.0,
         outcomes=dict(sorted(outcomes.items())),
         errors=dict(sorted(errors.items())),
         late_answers=sum(status.late_answers for status in known),

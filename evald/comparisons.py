@@ -67,7 +67,8 @@ class PairedRow(Struct, frozen=True, kw_only=True):
 class CorpusRow(Struct, frozen=True, kw_only=True):
     """Two models' values of a metric over a whole dataset (corpus BLEU): the first's minus the second's.
 
-    interval, stderr and p by paired bootstrap over the same docs; p_holm over all rows of the table.
+    interval, stderr and p by paired bootstrap over the same docs, None where that can't be told (one doc or cluster);
+    p_holm over all rows of the table.
     """
 
     dataset: str
@@ -75,9 +76,9 @@ class CorpusRow(Struct, frozen=True, kw_only=True):
     first: str
     second: str
     difference: float
-    stderr: float
+    stderr: float | None
     interval: Interval | None
-    p: float
+    p: float | None
     p_holm: float | None = None
 
 
@@ -105,13 +106,14 @@ class Scores(NamedTuple):
 
 def chosen(models: Sequence[str], results: Mapping[Pair, PairResult], limit: int | None = None) -> list[str]:
     """The models that are compared, in the given order: all, or where there are more than `limit` (MAX_COMPARED) those
-    with the most scored pairs and, of these, the best.
+    with the most scored pairs and, of these, those that lack no doc's score, and the best.
     """
     found: dict[str, list[float]] = {model: [] for model in models}
     for (model, _), result in results.items():
         if result.mean is not None:
             found[model].append(result.mean)
-    best = sorted(models, key=lambda m: (-len(found[m]), -sum(found[m]) / max(len(found[m]), 1), m))
+    lacking = {model for (model, _), result in results.items() if result.coverage < 1.0}
+    best = sorted(models, key=lambda m: (-len(found[m]), m in lacking, -sum(found[m]) / max(len(found[m]), 1), m))
     kept = set(best[: MAX_COMPARED if limit is None else limit])
     return [model for model in models if model in kept]
 
@@ -161,6 +163,7 @@ def corpus_rows(
         if metric.corpus_stderr is not None and result.n_scored == result.n_docs
     )
     metrics: dict[tuple[str, str], dict[str, MetricResult]] = {key: {} for key in having}
+    clusters = {key: result.clusters.count for key, result in resampled.items() if result.clusters is not None}
     for (model, dataset), result in resampled.items():
         for metric in result.metrics:
             if metric.resamples and metric.corpus is not None and result.n_scored == result.n_docs:
@@ -173,7 +176,8 @@ def corpus_rows(
             one, two = found[first], found[second]
             if (one.version, one.params, one.n) != (two.version, two.params, two.n):
                 continue
-            told = compared(_value(one), _value(two), draws[first], draws[second])
+            units = min(one.n, *(clusters.get((model, dataset), one.n) for model in (first, second)))
+            told = compared(_value(one), _value(two), draws[first], draws[second], units)
             if told is not None:
                 rows.append(
                     CorpusRow(

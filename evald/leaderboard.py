@@ -1,8 +1,9 @@
 """From pairs' results to the leaderboard, groups of datasets, and what stands beside them. Pure: everything comes in as
 values.
 
-A model ranks only when all of its pairs were scored: a mean over fewer datasets is another number. Models whose rank
-value is the same share a rank. What is missing is counted and named, never filled in.
+A model ranks only when it is complete, every doc of every pair with a score: a mean over fewer of them is another
+number. Those that aren't stand below with their bounds. Models whose rank value is the same share a rank. What is
+missing is counted and named, never filled in.
 """
 
 from __future__ import annotations
@@ -13,22 +14,30 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evald.account import Counts, Fault, Pair, counts_of, faults_of
+from evald.account import Counts, Fault, Pair, counts_of, covered, faults_of
 from evald.calibration import Calibration
 from evald.comparisons import Comparisons, CorpusRow, PairedRow, flips, rank_ranges
 from evald.results import CategoryResult, MetricResult, PairResult, Served
 from evald.stats import Estimate, Interval, interval, macro_mean, micro_mean, weighted_mean
 from shared.records import InferStatus, Plan, PlanGroup, PlanPair, Record
 
+SAME = 1e-9
+"""Scores that differ by no more are equal: the order in which docs were added up leaves far less."""
+
 
 class MetricFigures(Struct, frozen=True, kw_only=True):
-    """One metric of a pair: the mean over docs, and the value over the whole dataset where the metric has one."""
+    """One metric of a pair: the mean over docs, and the value over the whole dataset where the metric has one.
+
+    n_errors, reason: docs that it has no score of though they were answered, and why not, of the first.
+    """
 
     name: str
     n: int
     mean: float | None
     stderr: float | None
     interval: Interval | None
+    n_errors: int = 0
+    reason: str = ""
     corpus: float | None = None
     corpus_stderr: float | None = None
     corpus_interval: Interval | None = None
@@ -37,10 +46,11 @@ class MetricFigures(Struct, frozen=True, kw_only=True):
 class Cell(Struct, frozen=True, kw_only=True):
     """A model's standing on one dataset. state `scored` has the numbers; any other has the reason why it hasn't.
 
-    clusters: over so many the standard error is taken, None where each doc is its own. outcomes: requests by how they
-    ended; answered: those with an answer; unextracted: answers in which post-processing found nothing, unextracted_at:
-    at which step. metrics: every metric, the headline included. served_changed: the served model or the fingerprint
-    changed within the pair; served_models and system_fingerprints say between which.
+    n_partial: docs with a score that lack some of their repeats. clusters: over so many the standard error is taken,
+    None where each doc is its own. outcomes: requests by how they ended; answered: those with an answer; unextracted:
+    answers in which post-processing found nothing, unextracted_at: at which step. metrics: every metric, the headline
+    included. served_changed: the served model or the fingerprint changed within the pair; served_models and
+    system_fingerprints say between which.
     """
 
     state: Literal["scored", "missing"]
@@ -52,6 +62,7 @@ class Cell(Struct, frozen=True, kw_only=True):
     bounds: Interval | None = None
     n: int = 0
     n_docs: int = 0
+    n_partial: int = 0
     clusters: int | None = None
     coverage: float = 0.0
     metrics: tuple[MetricFigures, ...] = ()
@@ -66,13 +77,15 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """A row of the leaderboard, ranked by `score`: the mean over datasets, each of the same weight (macro).
+    """A row of the leaderboard, ranked by `score`: the mean over datasets, each of the same weight (macro). rank: None
+    of a model that isn't complete.
 
     micro: the mean over all docs of all datasets. Both come with standard errors of the same estimator. rank_best,
     rank_worst: the ranks that comparisons with the other models leave open; None where it wasn't compared with all of
     them. could_flip: the models before or behind which missing docs could put it. bounds: the score if all docs without
-    one were wrong, and if they were right. complete: every pair was scored and every doc has a score. coverage: docs
-    with a score, of the docs planned.
+    one were wrong, and if they were right. complete: every pair was scored and every doc has a score over all its
+    repeats. coverage: docs with a score, of the docs planned; one that lacks repeats (n_partial are such) counts as the
+    share that was answered.
     """
 
     rank: int | None
@@ -93,6 +106,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     pairs: int
     n_docs: int
     n_scored: int
+    n_partial: int = 0
     datasets: dict[str, Cell]
 
 
@@ -174,23 +188,25 @@ def _standing(
     scored = [result for result in found.values() if result is not None]
     n_docs = sum(pair.docs for pair in pairs)
     n_scored = sum(result.n_scored for result in scored)
-    alone = scored[0] if len(pairs) == 1 and scored else None
+    n_partial = sum(result.n_partial for result in scored)
+    alone = scored[0].interval if len(pairs) == 1 and scored else None
     return Standing(
         rank=None,
         model=model,
         score=macro.mean,
         stderr=macro.stderr,
-        interval=alone.interval if alone is not None else interval(macro),
+        interval=alone or interval(macro),
         bounds=_mean_bounds([result.bounds if result is not None else None for result in found.values()]),
         micro=micro.mean,
         micro_stderr=micro.stderr,
-        micro_interval=alone.interval if alone is not None else interval(micro),
-        complete=n_scored == n_docs,
-        coverage=n_scored / n_docs if n_docs else 0.0,
+        micro_interval=alone or interval(micro),
+        complete=n_scored == n_docs and not n_partial,
+        coverage=sum(map(covered, scored)) / n_docs if n_docs else 0.0,
         pairs_scored=len(scored),
         pairs=len(pairs),
         n_docs=n_docs,
         n_scored=n_scored,
+        n_partial=n_partial,
         datasets={
             pair.dataset: _cell(pair, found[pair.dataset], reasons.get((model, pair.dataset), "")) for pair in pairs
         },
@@ -213,20 +229,22 @@ def _mean_bounds(found: Sequence[Interval | None]) -> Interval | None:
 def _group(group: PlanGroup, model: str, results: Mapping[Pair, PairResult]) -> GroupRow:
     found = [results.get((model, dataset)) for dataset in group.datasets]
     estimates = [_estimate(result) for result in found]
+    alone = found[0].interval if len(found) == 1 and found[0] is not None else None
     return GroupRow(
         group=group.name,
         model=model,
         datasets=len(found),
         datasets_scored=sum(result is not None for result in found),
         n=sum(estimate.n for estimate in estimates),
-        macro=_figure(macro_mean(estimates)),
-        micro=_figure(micro_mean(estimates)),
-        weighted=_figure(weighted_mean(estimates, group.weights)) if group.weights else None,
+        macro=_figure(macro_mean(estimates), alone),
+        micro=_figure(micro_mean(estimates), alone),
+        weighted=_figure(weighted_mean(estimates, group.weights), alone) if group.weights else None,
     )
 
 
-def _figure(estimate: Estimate) -> Figure:
-    return Figure(estimate.mean, estimate.stderr, interval(estimate))
+def _figure(estimate: Estimate, alone: Interval | None) -> Figure:
+    """alone: the interval of the one dataset there is."""
+    return Figure(estimate.mean, estimate.stderr, alone or interval(estimate))
 
 
 def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
@@ -245,6 +263,7 @@ def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
         categories=result.categories,
         n=result.n_scored,
         n_docs=result.n_docs,
+        n_partial=result.n_partial,
         coverage=result.coverage,
         outcomes=result.outcomes,
         answered=result.answered,
@@ -257,17 +276,18 @@ def _cell(pair: PlanPair, result: PairResult | None, reason: str) -> Cell:
 
 
 def _ranked(standings: Sequence[Standing]) -> tuple[Standing, ...]:
-    """Best first; equal scores share a rank; models without a score come last, unranked."""
-    order = sorted(standings, key=lambda s: (s.score is None, -(s.score or 0.0), s.model))
+    """Best first; equal scores share a rank, in the order of names. Then, unranked, incomplete models that have a
+    score, and those without one.
+    """
+    able = sorted((s for s in standings if s.complete and s.score is not None), key=lambda s: -(s.score or 0.0))
     ranked: list[Standing] = []
-    for position, standing in enumerate(order, 1):
-        if standing.score is None:
-            ranked.append(standing)
-            continue
+    for position, standing in enumerate(able, 1):
         before = ranked[-1] if ranked else None
-        rank = before.rank if before is not None and before.score == standing.score else position
-        ranked.append(replace(standing, rank=rank))
-    return tuple(ranked)
+        same = before is not None and (before.score or 0.0) - (standing.score or 0.0) <= SAME
+        ranked.append(replace(standing, rank=before.rank if before is not None and same else position))
+    ranked.sort(key=lambda s: (s.rank or 0, s.model))
+    others = [s for s in standings if not s.complete or s.score is None]
+    return (*ranked, *sorted(others, key=lambda s: (s.score is None, -(s.score or 0.0), s.model)))
 
 
 def _placed(standings: Sequence[Standing], comparisons: Comparisons) -> tuple[Standing, ...]:
@@ -277,7 +297,7 @@ def _placed(standings: Sequence[Standing], comparisons: Comparisons) -> tuple[St
     placed = []
     for standing in standings:
         best, worst = ranges.get(standing.model, (None, None))
-        could_flip = turned.get(standing.model, ()) if standing.rank is not None else ()
+        could_flip = turned.get(standing.model, ()) if standing.score is not None else ()
         placed.append(replace(standing, rank_best=best, rank_worst=worst, could_flip=could_flip))
     return tuple(placed)
 
@@ -290,7 +310,10 @@ def _figures(metric: MetricResult) -> MetricFigures:
         mean=metric.mean,
         stderr=metric.stderr,
         interval=metric.interval,
+        n_errors=metric.n_errors,
+        reason=metric.reason,
         corpus=float(value) if isinstance(value, int | float) else None,
-        corpus_stderr=metric.corpus_stderr,
+        # Resamples that are all equal, as of one doc, tell of no error.
+        corpus_stderr=metric.corpus_stderr if metric.corpus_interval is not None else None,
         corpus_interval=metric.corpus_interval,
     )

@@ -37,6 +37,21 @@ def reduced(
             return pass_hat_k(len(scores), correct, k)
 
 
+def possible(parameters: MetricParameters, scores: Sequence[float | None], right: float) -> tuple[float, float]:
+    """The lowest and the highest score that the task could have: scores is None for a repeat without an answer, which
+    could have been anything in [0, 1]. Every reducer but the majority rises with each of the scores, so its ends are
+    where all of those are 0 and where all are 1; a majority could turn to any answer.
+
+    Raises ValueError where there are fewer repeats than the reducer needs.
+    """
+    if parameters.reduce == "majority":
+        return 0.0, 1.0
+    low, high = (
+        reduced(parameters, [end if score is None else score for score in scores], (), right) for end in (0.0, 1.0)
+    )
+    return low, high
+
+
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """The probability that at least one of k samples, drawn without replacement from n of which `correct` are right, is
     right: 1 - C(n - c, k) / C(n, k). The unbiased estimator of Chen et al., "Evaluating Large Language Models Trained
@@ -52,10 +67,12 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
 
 def _majority(answers: Sequence[str | None]) -> int:
     """The position of the first repeat with the most frequent answer; of equally frequent ones the first to come wins.
-    What extracted nothing has no vote, unless nothing else was extracted.
+    White space around an answer makes no other answer of it. What extracted nothing has no vote, unless nothing else
+    was extracted.
     """
-    votes = Counter(answer for answer in answers if answer is not None)
+    cast = [answer.strip() if answer is not None else None for answer in answers]
+    votes = Counter(answer for answer in cast if answer is not None)
     if not votes:
         return 0
     most = max(votes.values())
-    return next(number for number, answer in enumerate(answers) if answer is not None and votes[answer] == most)
+    return next(number for number, answer in enumerate(cast) if answer is not None and votes[answer] == most)

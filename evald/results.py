@@ -18,9 +18,11 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     """One metric over the docs of a pair that name it.
 
     {"name":"exact_match","version":"1","params":{},"n":100,"mean":0.42,"stderr":0.0496,"interval":{"low":0.33,"high":0.52},
-    "correct":42,"threshold":1.0,"corpus":null,"corpus_stderr":null,"corpus_interval":null,"resamples":[]}
+    "correct":42,"threshold":1.0,"n_errors":0,"reason":"","corpus":null,"corpus_stderr":null,"corpus_interval":null,"resamples":[]}
 
-    n: docs scored. mean, stderr, interval: over docs; interval 95 %. correct: docs whose score reached the threshold.
+    n: docs scored; with none every figure is null. n_errors: docs with an answer that this metric has no score of;
+    reason: why not, of the first of them. mean, stderr, interval: over docs; interval 95 %. correct: docs whose score
+    reached the threshold.
     corpus: the value over the whole dataset, of metrics where that isn't the mean (BLEU). corpus_stderr,
     corpus_interval: of that value, by bootstrap. resamples: that value in each draw, null where one drew no doc; draw k
     has drawn the same docs for every model, so the differences of two models' resamples are those of their difference.
@@ -35,6 +37,8 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     interval: Interval | None
     correct: int
     threshold: float
+    n_errors: int = 0
+    reason: str = ""
     corpus: dict[str, Any] | None = None
     corpus_stderr: float | None = None
     corpus_interval: Interval | None = None
@@ -87,7 +91,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     """`results/<model>/<dataset>.json`.
 
     {"schema":1,"model":"m","dataset":"gsm8k","metric":"exact_match","n_docs":100,"n_scored":99,"n_missing":1,
-    "n_score_errors":0,"mean":0.42,"stderr":0.0498,"interval":{"low":0.33,"high":0.52},"bounds":{"low":0.42,"high":0.43},
+    "n_partial":0,"n_score_errors":0,"mean":0.42,"stderr":0.0498,"interval":{"low":0.33,"high":0.52},"bounds":{"low":0.42,"high":0.43},
     "clusters":null,"coverage":0.99,"instances":100,"requests":100,"answered":99,"attempts":104,"outcomes":{"ok":98,"truncated":1,"error":1},
     "served_models":{"names":{"m-2026-01":99},"others":0,"untold":0},
     "system_fingerprints":{"names":{"fp_1":99},"others":0,"untold":0},
@@ -96,12 +100,14 @@ class PairResult(Record, frozen=True, kw_only=True):
     "content":"aa11","predictions_digest":["bb22"],"dataset_digest":"ab12","plan_digest":"cd34","scorer":"1"}
 
     metric: the headline metric's name, or `mixed` where the tasks' own differ. mean and what goes with it: over the
-    n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. bounds: the mean if
-    all docs without a score were wrong, and if they were right. clusters: where tasks name some; stderr and interval
-    are then over those. coverage: n_scored / n_docs. unextracted: answers in
-    which post-processing found nothing; they score 0 and are counted apart. unextracted_at: the same by the step that
-    found nothing. score_errors: the first of them;
-    n_score_errors counts all. served_models, system_fingerprints: over all answers; more than one name is drift.
+    n_scored docs under each doc's headline metric. n_docs = n_scored + n_missing + n_score_errors. n_partial: of the
+    n_scored, docs of which some repeats have no answer; their score is of the others. bounds: the mean if all docs
+    without a score, and all such repeats, were wrong, and if they were right. clusters: where tasks name some; stderr
+    and interval are then over those. coverage: n_scored / n_docs, but of a partial doc only the share of its repeats
+    that were answered. unextracted: answers in which post-processing found nothing; they score 0 and are counted apart.
+    unextracted_at: the same by the step that found nothing. score_errors: the first of them; n_score_errors counts all.
+    metrics: all that the tasks name, those without a single score too. served_models, system_fingerprints: over all
+    answers; more than one name is drift.
     content: digest of all that decides this record.
     """
 
@@ -111,6 +117,7 @@ class PairResult(Record, frozen=True, kw_only=True):
     n_docs: int
     n_scored: int
     n_missing: int
+    n_partial: int = 0
     n_score_errors: int
     mean: float | None
     stderr: float | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import platform
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,14 +21,14 @@ import numpy as np
 from msgspec import Struct
 
 from evald.calibration import CalibrationBuffer
-from evald.faults import task_fault
-from evald.metrics import METRICS, CorpusScore, Judged, Sample, SampleCorpus, Scorer, judges_of
-from evald.post_process import POST_PROCESS, pipeline_of
+from evald.doc import NO_ANSWER, Doc, why
+from evald.metrics import METRICS, CorpusScore, Judged, Sample, SampleCorpus, Scorer
+from evald.post_process import POST_PROCESS
 from evald.predictions import Predictions
-from evald.reducers import reduced
+from evald.reducers import possible, reduced
 from evald.results import CategoryResult, MetricResult, PairResult, ScoreError, Served
 from evald.sandbox import choice
-from evald.stats import Moments, bounds
+from evald.stats import Interval, Moments, bounds
 from evald.stats.corpus import CorpusBootstrap, Segmented, spread
 from evald.stats.draws import Floats
 from shared.atomic import replace, replace_lines
@@ -39,28 +40,22 @@ from shared.records import (
     EvalRun,
     PlanDataset,
     PlanPair,
-    Prediction,
-    TaskSpec,
     encode_record,
 )
 
-SCORER = "3"
+SCORER = "4"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
 CHUNK = 256  # docs that are scored together
 KEPT_ERRORS = 100
 KEPT_NAMES = 16  # of served models, and of fingerprints: an endpoint may send a new one with each answer
 MAX_NAME = 100  # characters
-MAX_REASON = 500  # characters
 RESAMPLE_DIGITS = 7
-
-
-NO_ANSWER = "no answer"
 
 
 class ScoreJob(Struct, frozen=True):
     """What a worker needs to score a pair. digests: of each shard's predictions, as the shards' statuses name them.
-    sandbox: what runs programs; it is no part of the content, since each gives the same verdicts.
+    sandbox: what runs programs; those that confine them give the same verdicts, so only whether it does is content.
     """
 
     root: str
@@ -76,7 +71,9 @@ class ScoreJob(Struct, frozen=True):
         """
         rules = [(name, metric.version) for name, metric in sorted(METRICS.items())]
         steps = [(name, step.version) for name, step in sorted(POST_PROCESS.items())]
-        parts = (self.digests, self.dataset.digest, self.pair.digest, SCORER, rules, steps, self.bins)
+        # Of evald's own Python are the programs that code_exec runs, and what Unicode says of a character.
+        machine = (platform.python_version(), self.sandbox == "unsafe-subprocess")
+        parts = (self.digests, self.dataset.digest, self.pair.digest, SCORER, rules, steps, self.bins, machine)
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -92,7 +89,7 @@ def score_pair(job: ScoreJob) -> None:
     def lines() -> Iterator[bytes]:
         with closing(Predictions(work, pair, job.digests)) as predictions:
             docs = (
-                _Doc(doc_id, task, predictions.take(doc_id, dataset.repeats))
+                Doc(doc_id, task, predictions.take(doc_id, dataset.repeats))
                 for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr))
             )
             while chunk := list(islice(docs, CHUNK)):
@@ -127,13 +124,13 @@ class _Names:
 
 @dataclass
 class _MetricTotals:
-    version: str
-    params: dict[str, Any]
-    threshold: float
+    judged: Judged  # of the first doc; tasks of one dataset mean the same by a label
     corpus: CorpusScore | SampleCorpus | None
     bootstrap: CorpusBootstrap | None
     moments: Moments = field(default_factory=Moments)
     correct: int = 0
+    n_errors: int = 0
+    reason: str = ""
 
 
 @dataclass
@@ -151,7 +148,11 @@ class _Totals:
     system_fingerprints: _Names = field(default_factory=_Names)
     n_docs: int = 0
     n_missing: int = 0
+    n_partial: int = 0
     n_errors: int = 0
+    answers: int = 0  # of the docs that have a score
+    below: float = 0.0  # how much lower, and higher, their scores could add up to with all repeats
+    above: float = 0.0
     errors: list[ScoreError] = field(default_factory=list)
     unextracted_at: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
@@ -159,11 +160,9 @@ class _Totals:
     def metric(self, judged: Judged) -> _MetricTotals:
         own = self.metrics.get(judged.label)
         if own is None:
-            scorer = judged.scorer
-            corpus = scorer.corpus()
+            corpus = judged.scorer.corpus()
             bootstrap = CorpusBootstrap(self.dataset, corpus) if isinstance(corpus, Segmented) else None
-            own = _MetricTotals(judged.version, _params(judged), scorer.threshold, corpus, bootstrap)
-            self.metrics[judged.label] = own
+            own = self.metrics[judged.label] = _MetricTotals(judged, corpus, bootstrap)
         return own
 
     def result(self, job: ScoreJob) -> PairResult:
@@ -176,13 +175,14 @@ class _Totals:
             n_docs=self.n_docs,
             n_scored=self.headline.n,
             n_missing=self.n_missing,
+            n_partial=self.n_partial,
             n_score_errors=self.n_errors,
             mean=headline.mean,
             stderr=headline.stderr,
             interval=self.headline.interval(),
             clusters=headline.clusters,
-            bounds=bounds(self.headline.total, self.headline.n, self.n_docs),
-            coverage=self.headline.n / self.n_docs if self.n_docs else 0.0,
+            bounds=self._bounds(),
+            coverage=self.answers / (self.n_docs * job.dataset.repeats) if self.n_docs else 0.0,
             instances=job.pair.instances,
             requests=job.pair.requests,
             answered=sum(count for outcome, count in self.outcomes.items() if outcome in ANSWERS),
@@ -206,6 +206,13 @@ class _Totals:
             scorer=SCORER,
         )
 
+    def _bounds(self) -> Interval | None:
+        found = bounds(self.headline.total, self.headline.n, self.n_docs)
+        if found is None or not self.n_partial:
+            return found
+        low, high = found.low - self.below / self.n_docs, found.high + self.above / self.n_docs
+        return Interval(max(0.0, low), min(1.0, high))
+
     def _metric_result(self, label: str, job: ScoreJob) -> MetricResult:
         totals = self.metrics[label]
         estimate = totals.moments.estimate()
@@ -213,15 +220,17 @@ class _Totals:
         resampled = spread(values)
         return MetricResult(
             name=label,
-            version=totals.version,
-            params=totals.params,
+            version=totals.judged.version,
+            params=_params(totals.judged),
             n=estimate.n,
             mean=estimate.mean,
             stderr=estimate.stderr,
             interval=totals.moments.interval(),
             correct=totals.correct,
-            threshold=totals.threshold,
-            corpus=totals.corpus.result() if totals.corpus is not None else None,
+            threshold=totals.judged.scorer.threshold,
+            n_errors=totals.n_errors,
+            reason=totals.reason,
+            corpus=totals.corpus.result() if totals.corpus is not None and estimate.n else None,
             corpus_stderr=resampled.stderr if resampled is not None else None,
             corpus_interval=resampled.interval if resampled is not None else None,
             resamples=_kept(values) if resampled is not None else (),
@@ -244,72 +253,37 @@ def _params(judged: Judged) -> dict[str, Any]:
     return {**judged.scorer.params, **told}
 
 
-class _Doc:
-    """A doc on its way: its answers, and what post-processing takes from them. fault: why it can't be scored."""
-
-    def __init__(self, doc_id: int, task: TaskSpec, predictions: list[Prediction]) -> None:
-        self.doc_id = doc_id
-        self.task = task
-        self.predictions = predictions
-        self.answers = [p.generation for p in predictions if p.outcome in ANSWERS and p.generation is not None]
-        self.extracted: list[str | None] = []
-        self.unextracted_at: list[str] = []  # the step that found nothing, of each answer where one did
-        self.samples: list[Sample] = []
-        self.fault = "" if self.answers else NO_ANSWER
-        if self.answers:
-            self._extract()
-
-    def _extract(self) -> None:
-        task = self.task
-        try:
-            # Told when the suite was submitted; a plan made otherwise may still hold it.
-            self.fault = task_fault(task) or ""
-            pipeline = pipeline_of(task.post_process)
-            targets = [pipeline.target(target) for target in task.targets]
-            found = [pipeline.read(answer.text) for answer in self.answers]
-        except Exception as error:  # noqa: BLE001  # a defect in a step costs this doc its score, and says so; not the pair
-            self.fault = _why(error)
-            return
-        self.extracted = [one.answer for one in found]
-        self.unextracted_at = [one.failed_at for one in found if one.failed_at is not None]
-        self.samples = [
-            Sample(extracted, targets, answer.text, task)
-            for extracted, answer in zip(self.extracted, self.answers, strict=True)
-        ]
-
-
-def _score_chunk(model: str, docs: list[_Doc], totals: _Totals) -> Iterator[EvalRun]:
+def _score_chunk(model: str, docs: list[Doc], totals: _Totals) -> Iterator[EvalRun]:
     """One EvalRun a doc and metric, in the order of the docs; adds them to the totals."""
     batches: dict[Scorer, list[Sample]] = {}
     for doc in docs:
         if not doc.fault:
-            for judged in judges_of(doc.task.metric_name):
+            for judged in doc.judges:
                 batches.setdefault(judged.scorer, []).extend(doc.samples)
     scores = {scorer: scorer.score_all(samples) for scorer, samples in batches.items()}
     for doc in docs:
         _count_doc(doc, totals)
-        for position, judged in enumerate(judges_of(doc.task.metric_name)):
+        for position, judged in enumerate(doc.judges):
             score, each, fault = None, list[float](), doc.fault
             if not fault:
                 score, each, fault = _reduce(judged, doc, list(islice(scores[judged.scorer], len(doc.samples))))
-            if score is not None:
-                _count_metric(totals, judged, score, doc)
+            _count_metric(totals, judged, score, doc, fault)
             if position == 0 and doc.answers:
                 _count_headline(totals, doc, judged, score, each, fault)
             yield _run(model, doc, judged.label, score, fault)
 
 
-def _reduce(judged: Judged, doc: _Doc, given: list[float | Exception]) -> tuple[float | None, list[float], str]:
+def _reduce(judged: Judged, doc: Doc, given: list[float | Exception]) -> tuple[float | None, list[float], str]:
     """(the doc's score, that of each repeat, why there is none)."""
     try:
         each = [_checked(score) for score in given]
         threshold = judged.scorer.threshold
         return _checked(reduced(judged.parameters, each, doc.extracted, threshold)), each, ""
     except Exception as error:  # noqa: BLE001  # as above
-        return None, [], _why(error)
+        return None, [], why(error)
 
 
-def _run(model: str, doc: _Doc, label: str, score: float | None, fault: str) -> EvalRun:
+def _run(model: str, doc: Doc, label: str, score: float | None, fault: str) -> EvalRun:
     known = [answer.confidence for answer in doc.answers if answer.confidence is not None]
     return EvalRun(
         model_id=model,
@@ -326,7 +300,7 @@ def _run(model: str, doc: _Doc, label: str, score: float | None, fault: str) -> 
     )
 
 
-def _count_doc(doc: _Doc, totals: _Totals) -> None:
+def _count_doc(doc: Doc, totals: _Totals) -> None:
     totals.n_docs += 1
     totals.outcomes.update(prediction.outcome for prediction in doc.predictions)
     totals.attempts += sum(prediction.attempts for prediction in doc.predictions)
@@ -338,10 +312,15 @@ def _count_doc(doc: _Doc, totals: _Totals) -> None:
         totals.system_fingerprints.add(answer.system_fingerprint)
 
 
-def _count_metric(totals: _Totals, judged: Judged, score: float, doc: _Doc) -> None:
+def _count_metric(totals: _Totals, judged: Judged, score: float | None, doc: Doc, fault: str) -> None:
     own = totals.metric(judged)
+    if score is None:
+        if fault != NO_ANSWER:
+            own.n_errors += 1
+            own.reason = own.reason or fault
+        return
     own.moments.add(score, doc.task.cluster)
-    own.correct += score >= own.threshold
+    own.correct += score >= own.judged.scorer.threshold
     if own.corpus is not None:
         for sample in doc.samples:
             if isinstance(own.corpus, SampleCorpus):
@@ -353,7 +332,7 @@ def _count_metric(totals: _Totals, judged: Judged, score: float, doc: _Doc) -> N
 
 
 def _count_headline(
-    totals: _Totals, doc: _Doc, judged: Judged, score: float | None, each: list[float], fault: str
+    totals: _Totals, doc: Doc, judged: Judged, score: float | None, each: list[float], fault: str
 ) -> None:
     totals.headline_names.add(judged.label)
     if score is None:
@@ -364,13 +343,17 @@ def _count_headline(
     totals.headline.add(score, doc.task.cluster)
     totals.categories.setdefault(doc.task.category, Moments()).add(score, doc.task.cluster)
     threshold = judged.scorer.threshold
+    totals.answers += len(doc.answers)
+    if len(doc.answers) < len(doc.predictions):
+        totals.n_partial += 1
+        scores = iter(each)
+        low, high = possible(
+            judged.parameters, [next(scores) if answered else None for answered in doc.answered], threshold
+        )
+        totals.below += score - low
+        totals.above += high - score
     for one, answer in zip(each, doc.answers, strict=True):
         totals.calibration.add(answer.confidence, one >= threshold)
-
-
-def _why(error: Exception) -> str:
-    """A scorer's error may quote the whole answer."""
-    return f"{type(error).__name__}: {error}"[:MAX_REASON]
 
 
 def _checked(score: float | Exception) -> float:

@@ -18,7 +18,7 @@ from evald.metrics import sacre
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import BleuParameters
 
-VERSION = f"2+sacrebleu{sacre.VERSION}"
+VERSION = f"2.{text.VERSION}+sacrebleu{sacre.VERSION}"
 
 
 def make(parameters: BleuParameters) -> Scorer:

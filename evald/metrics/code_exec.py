@@ -22,7 +22,7 @@ from shared.programs import ProgramTests
 from shared.scoring import steps_of
 from shared.vocabulary import CodeExecParameters
 
-VERSION = "1"
+VERSION = "2"
 
 
 def make(parameters: CodeExecParameters) -> Scorer:

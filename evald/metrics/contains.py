@@ -14,7 +14,7 @@ from evald import text
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import ContainsParameters
 
-VERSION = "1"
+VERSION = f"1.{text.VERSION}"
 
 _BETWEEN = "\x00"
 

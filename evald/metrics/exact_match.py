@@ -8,7 +8,7 @@ from evald import text
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import NormalisedParameters
 
-VERSION = "2"
+VERSION = f"2.{text.VERSION}"
 
 
 def make(parameters: NormalisedParameters) -> Scorer:

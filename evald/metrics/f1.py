@@ -13,7 +13,7 @@ from evald import text
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import F1Parameters
 
-VERSION = "2"
+VERSION = f"2.{text.VERSION}"
 
 _ARTICLES = frozenset({"a", "an", "the"})
 

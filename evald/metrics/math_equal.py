@@ -1,7 +1,8 @@
 """math_equal: the answer is the same mathematics as a target: 1/2, 0.5 and \\frac{1}{2}; x + 1 and 1 + x.
 
 Decided by math-verify (an extra), which computes with what the model wrote: so it does in a process of its own, with
-limits, that is killed when they are reached (evald.math_process). An answer that takes more than its time is wrong.
+limits, that is killed when they are reached (evald.math_process). An answer that takes more than its time, or breaks
+the library, is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ try:
     LIBRARY = metadata.version("math-verify")
 except metadata.PackageNotFoundError:
     LIBRARY = ""
-VERSION = "1+math-verify" + (LIBRARY or "-none")
+VERSION = "2+math-verify" + (LIBRARY or "-none")
 
 MAX_ANSWER = 10_000
 """Characters of an answer that are looked at: the last ones. What follows from longer texts is for a step such as

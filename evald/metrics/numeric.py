@@ -1,24 +1,21 @@
 """numeric: the answer is the same number as a target, exactly or within a tolerance.
 
-The number of a text is the last one in it (`evald.post_process.numbers`), or the quotient where it is nothing but a
-fraction. Numbers are compared as fractions: 0.1 + 0.2 is 0.3, and a tolerance of 0.01 is 1/100.
+The number of a text is the last one in it, a fraction being one (`evald.post_process.numbers.last_value`). Numbers are
+compared as fractions: 0.1 + 0.2 is 0.3, and a tolerance of 0.01 is 1/100.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from evald.metrics.scorer import Scorer, text_scorer
-from evald.post_process.characters import plain
-from evald.post_process.numbers import last_number
+from evald.post_process.numbers import last_value
 from shared.vocabulary import NumericParameters
 
-VERSION = "1"
+VERSION = "2"
 
-_FRACTION = re.compile(r"\s*([+-]?[0-9]{1,400})\s*/\s*([0-9]{1,400})\s*")
 _AROUND = " \t\u00a0*_`)}]$\\"  # what may stand between a number and its percent sign
 
 
@@ -55,16 +52,10 @@ def target_fault(target: str) -> str | None:
 
 
 def number(text: str) -> Number | None:
-    text = plain(text)
-    if fraction := _FRACTION.fullmatch(text):
-        above, below = int(fraction[1]), int(fraction[2])
-        return Number(Fraction(above, below), percent=False) if below else None
-    found = last_number(text)
-    return None if found is None else Number(Fraction(found), _is_percent(text))
+    found = last_value(text)
+    return None if found is None else Number(found.number, _is_percent(found.behind))
 
 
-def _is_percent(text: str) -> bool:
-    """Whether a percent sign, or the word, follows the last digit."""
-    last = next((at for at in range(len(text) - 1, -1, -1) if "0" <= text[at] <= "9"), len(text))
-    after = text[last + 1 : last + 40].lstrip(_AROUND).lower()
-    return after.startswith(("%", "percent", "per cent"))
+def _is_percent(behind: str) -> bool:
+    """Whether a percent sign, or the word, follows the number."""
+    return behind.lstrip(_AROUND).lower().startswith(("%", "percent", "per cent"))

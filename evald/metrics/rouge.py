@@ -19,7 +19,7 @@ from evald.metrics.lcs import positions
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import RougeCountParameters, RougeParameters
 
-VERSION = "2"
+VERSION = f"2.{text.VERSION}"
 MAX_STEPS = 2_000_000
 
 Tokens = Sequence[str]

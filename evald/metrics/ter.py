@@ -22,7 +22,7 @@ from evald.metrics import sacre
 from evald.metrics.scorer import Scorer, text_scorer
 from shared.vocabulary import TerParameters
 
-VERSION = f"1+sacrebleu{sacre.VERSION}"
+VERSION = f"1.{text.VERSION}+sacrebleu{sacre.VERSION}"
 MAX_WORDS = 200
 
 _ASIAN, _WESTERN = "asian", "western"

@@ -77,17 +77,17 @@ POST_PROCESS: Mapping[str, PostProcess] = {
         PostProcess("replace", "1", _replacing),
         _simple("first_line", "1", characters.first_line),
         _simple("last_line", "1", characters.last_line),
-        _simple("first_number", "2", numbers.first_number),
-        _simple("last_number", "2", numbers.last_number),
-        _simple("gsm8k", "2", numbers.gsm8k),
-        PostProcess("choice_letter", "2", lambda parameters: Reader(choices.choice_letter(parameters.options))),
+        _simple("first_number", "3", numbers.first_number),
+        _simple("last_number", "3", numbers.last_number),
+        _simple("gsm8k", "3", numbers.gsm8k),
+        PostProcess("choice_letter", "3", lambda parameters: Reader(choices.choice_letter(parameters.options))),
         _simple("yes_no", "1", choices.yes_no),
         PostProcess("one_of", "1", lambda parameters: Reader(labels.label_in(parameters))),
         _cutting("regex", "1", patterns.matching),
         PostProcess("marker", "1", lambda parameters: Reader(marker.after(parameters.markers), marker.trimmed)),
         _simple("boxed", "1", latex.boxed, latex.boxed_target),
         _cutting("strip_reasoning", "1", lambda parameters: reasoning.without(parameters.tags)),
-        _cutting("json_field", "1", lambda parameters: partial(lenient.field, parameters.path)),
+        _cutting("json_field", "2", lambda parameters: partial(lenient.field, parameters.path)),
         _cutting("code_block", "1", code.code_block),
     )
 }
@@ -130,10 +130,12 @@ class Pipeline:
         return text
 
     def fault(self, target: str) -> str | None:
-        """The name of the step that finds nothing in the target: then no answer could ever equal it."""
+        """The name of the step that finds nothing in the target, or leaves nothing of it: then no answer could ever
+        equal it, or an empty one would.
+        """
         for name, reader in zip(self.names, self._readers, strict=True):
             found = reader.target(target)
-            if found is None:
+            if found is None or (not found.strip() and target.strip()):
                 return name
             target = found
         return None

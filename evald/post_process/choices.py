@@ -54,25 +54,34 @@ class _Patterns:
             rf"|\((?P<round>{large})\)|\*\*\(?(?P<bold>{large})[).]?\*\*"
         )
         self.boxed = re.compile(rf"{_WRAP}(?P<letter>{large}|{small}){_END}(?:\s{{0,3}}\Z|\s{{0,3}}[.,:;)\]}}*、。])")
+        self.another = re.compile(
+            r"[)）\]}】*_`.]{0,4}\s{0,3}(?:[,/&+、]|和|或|及|以及|与|,?\s{0,3}\b(?i:and|or)\b)\s{0,3}(?:(?i:option|choice)\s{1,3})?"
+            rf"[(\[{{（【*_`]{{0,4}}{large}{_END}[)）\]}}】*_`]{{0,4}}(?:\s{{0,3}}\Z|\n|[,.;。，；、/&+]|\s(?:and|or|are)\b|和|或)"
+        )
 
     def find(self, text: str) -> str | None:
         plain = plain_form(text)
         for box in reversed(boxes(plain)):
             if found := self.boxed.match(plain[box.start : min(box.end, box.start + _LONGEST_BOX)]):
-                return found["letter"].upper()
+                return self._only(found)
         said = [found for pattern in self.said for found in pattern.finditer(plain)]
         if said:
             last = max(said, key=lambda found: found.end())
-            return str(last[last.lastgroup or 0]).upper()
+            return self._only(last)
         lines = lines_of(plain)
         for line in (*lines[-1:], *lines[:1]):
             if found := self.alone.fullmatch(line):
                 return found["letter"].upper()
         for pattern in (self.at_line_start, self.marked):
-            letters = {letter for found in pattern.finditer(plain) for letter in found.groups() if letter}
+            letters = {self._only(found) for found in pattern.finditer(plain)}
             if letters:
                 return letters.pop() if len(letters) == 1 else None
         return None
+
+    def _only(self, found: re.Match[str]) -> str | None:
+        """The letter of a match; None where another one is named beside it."""
+        group = found.lastgroup or 0
+        return None if self.another.match(found.string, found.end(group)) else found[group].upper()
 
 
 _LONGEST_BOX = 200  # characters of it that are looked at: a letter stands at its beginning
@@ -82,7 +91,7 @@ _LONGEST_BOX = 200  # characters of it that are looked at: a letter stands at it
 def choice_letter(options: str) -> Callable[[str], str | None]:
     """The step for these options. By how plainly it is said: the last box that holds one; the last "the answer is B"; a
     first or last line of a letter alone; the one option that lines start with; the one that is marked as an option.
-    Several such options are no answer."""
+    Several such options are no answer, neither are those that are said in one breath ("A, B", "B or C")."""
     return _Patterns(options).find
 
 

@@ -18,7 +18,8 @@ REREAD = 16
 """How many times a text's length may be read, in all, for what doesn't turn out to be JSON; of values, once as many as
 the text has characters."""
 
-_SPACE = re.compile(r"(?:[\s\ufeff]++|//[^\n]{0,500}+|/\*(?:[^*]|\*(?!/)){0,500}+\*/)*+")  # with comments
+_SPACE = re.compile(r"(?:[\s\ufeff]++|//[^\n]{0,500}+)*+")  # with comments that end with their line
+_LONGEST_COMMENT = 500
 _STRING = re.compile(
     r"""(?:"(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*+)"|'(?P<single>[^'\\]*+(?:\\.[^'\\]*+)*+)'|“(?P<curly>[^”]*+)”)""",
     re.DOTALL,
@@ -85,6 +86,7 @@ class _Reader:
         self._text = text
         self.broken_at = WHOLE
         self.values = 0
+        self._unclosed = (0, 0)  # where no comment's end begins
 
     def value(self, position: int, depth: int) -> tuple[Any, int]:
         self.values += 1
@@ -161,8 +163,26 @@ class _Reader:
         return sign in ",}]:" or (sign in "\"'“" and "\n" in self._text[position:behind])  # at the end of the text, too
 
     def _skip(self, position: int) -> int:
-        found = _SPACE.match(self._text, position)
-        return found.end() if found else position
+        """Behind white space and comments."""
+        while True:
+            found = _SPACE.match(self._text, position)
+            position = found.end() if found else position
+            if not self._text.startswith("/*", position) or (end := self._comment_end(position + 2)) < 0:
+                return position
+            position = end
+
+    def _comment_end(self, start: int) -> int:
+        """-1 where it has none. What was looked through for one isn't looked through again: a text may be full of
+        comments' beginnings.
+        """
+        first, last = self._unclosed
+        stop = start + _LONGEST_COMMENT
+        begin = max(start, last) if first <= start else start
+        found = self._text.find("*/", begin, stop + 2)
+        if found >= 0:
+            return found + 2
+        self._unclosed = (first if first <= start <= last else start, max(begin, stop + 1))
+        return -1
 
     def _break(self, position: int) -> tuple[Any, int]:
         self.broken_at = position

@@ -5,7 +5,8 @@ dots do so only where they can't be a decimal point ("1.234.567", "1.234,50"), a
 each ("1'234"). A power of ten is a part of its number ("1.5 \times 10^{3}" is 1500). A minus counts when it isn't
 between two things ("2-3", "x-3"), before or after a currency sign. Currency, percent and units are ignored, so "20%"
 is 20 and not 0.2. Digits that belong to a word ("x42", "42abc", "3rd"), to a power or an index ("10^9", "x_2") are no
-numbers. A fraction "3/4" is two numbers.
+numbers. A single comma with other than three digits behind it is a decimal one ("0,5", "€5,00"), unless in brackets it
+parts coordinates ("(1,2)", "[0,5]"). A fraction "3/4" is two numbers to the steps, and one to `last_value`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
 from evald.post_process.characters import plain
 
@@ -39,6 +43,24 @@ _GROUPED = re.compile(
     r"|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?"  # Indian
 )
 _DOTTED = re.compile(r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3})+,[0-9]{1,2}|(?:\.[0-9]{3}){2,})")  # continental European
+_STROKE = re.compile(r"[ \u00a0]{0,2}[/\u2044\u2215][ \u00a0]{0,2}-?(?:\\?[$€£])?")
+_FRACTION = re.compile(
+    r"(?:(?<![0-9.,])(?P<whole>[0-9]{1,400})[ ]?)?\\[dtc]?frac"
+    r"(?:[ ]?\{[ ]?(?P<above>-?[0-9]{1,400})[ ]?\}[ ]?\{[ ]?(?P<below>-?[0-9]{1,400})[ ]?\}"
+    r"|[ ]?(?P<one>[0-9])(?P<two>[0-9]))"
+)
+_DECIMAL_COMMA = re.compile(r"(?:[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})|0,[0-9]{3})(?:[eE][+-]?[0-9]+)?")
+_BRACKET_BEFORE = re.compile(r"(?:[(\[<]|\\\{)\Z")
+_PART_OF_QUOTIENT = re.compile(
+    r"(?:[\w)\]}][ \u00a0]{0,2}[/\u2044\u2215][ \u00a0]{0,2}|\}[ ]?\{[ ]?|frac[ ]?\{[ ]?)-?(?:\\?[$€£])?\Z"
+)
+
+
+class Value(NamedTuple):
+    """A number, exact. behind: the text after it, its beginning."""
+
+    number: Fraction
+    behind: str
 
 
 def first_number(text: str) -> str | None:
@@ -47,6 +69,40 @@ def first_number(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     return _last_of(_for_numbers(text))
+
+
+def last_value(text: str) -> Value | None:
+    """The last number, a fraction being one: 3/4, \\frac{3}{4}, 2\\frac{1}{2}. None where that is divided by 0, or is a
+    part of a quotient whose other part is no number (\\pi/4): half of a fraction is no answer.
+    """
+    text = _FRACTION.sub(_on_one_line, _for_numbers(text))
+    runs = list(_RUN.finditer(text))
+    for at in range(len(runs) - 1, -1, -1):
+        run = runs[at]
+        if not (numbers := _numbers(text, run)):
+            continue
+        number, behind = Fraction(numbers[-1]), text[run.end() : run.end() + 40]
+        match [_is_below(text, *pair) for pair in pairwise(runs[max(0, at - 2) : at + 1])]:
+            case [True] | [False, True]:
+                above = _numbers(text, runs[at - 1])
+                return Value(Fraction(above[-1]) / number, behind) if above and number else None
+            case [True, True]:  # of several in a row, as in 3/4/2024, none is a fraction
+                return Value(number, behind)
+        return None if _PART_OF_QUOTIENT.search(text[max(0, run.start() - 12) : run.start()]) else Value(number, behind)
+    return None
+
+
+def _on_one_line(fraction: re.Match[str]) -> str:
+    above, below = fraction["above"] or fraction["one"], fraction["below"] or fraction["two"]
+    if fraction["whole"]:
+        above = str(int(fraction["whole"]) * int(below) + int(above))
+    before = fraction.string[fraction.start() - 1 : fraction.start()]
+    return f"{' ' if before.isalnum() else ''}{above}/{below} "
+
+
+def _is_below(text: str, above: re.Match[str], below: re.Match[str]) -> bool:
+    """Whether nothing but a fraction's stroke is between two numbers."""
+    return _STROKE.fullmatch(text, above.end(), below.start()) is not None
 
 
 def _first_from(plain: str, position: int) -> str | None:
@@ -67,7 +123,8 @@ def _numbers(plain: str, run: re.Match[str]) -> list[str]:
     """The canonical forms of the numbers in a run of digits and separators; none where it is part of something else."""
     if _is_bound(plain, run.start(), run.end()):
         return []
-    first, *others = [_canonical(literal) for literal in _literals(run[0])] or [None]
+    bracketed = _BRACKET_BEFORE.search(plain[max(0, run.start() - 2) : run.start()]) is not None
+    first, *others = [_canonical(literal) for literal in _literals(run[0], bracketed)] or [None]
     if first and first != "0" and _is_negative(plain, run.start()):
         first = "-" + first
     return [number for number in (first, *others) if number is not None]
@@ -102,14 +159,16 @@ def _is_negative(text: str, start: int) -> bool:
     return not (_is_letter(before) or before.isdigit() or (before and before in ")]}%-_"))
 
 
-def _literals(run: str) -> Iterator[str]:
-    """The numbers in a run of digits and separators, as Decimal reads them."""
+def _literals(run: str, bracketed: bool) -> Iterator[str]:
+    """The numbers in a run of digits and separators, as Decimal reads them. bracketed: it stands in brackets."""
     if _SIMPLE.fullmatch(run):
         yield run
     elif _GROUPED.fullmatch(run):
         yield run.replace("\u00a0", "").replace(",", ".") if "\u00a0" in run else run.replace(",", "")
     elif _DOTTED.fullmatch(run):
         yield run.replace(".", "").replace(",", ".")
+    elif _DECIMAL_COMMA.fullmatch(run) and not bracketed:
+        yield run.replace(",", ".")
     else:  # a list such as "1,2,3"; a version such as "1.2.3" is no number
         yield from (part for part in re.split("[,\u00a0]", run) if _SIMPLE.fullmatch(part))
 
@@ -129,13 +188,14 @@ _POWER_OF_TEN = re.compile(
     r"(?<=[0-9])[ \u00a0]{0,2}(?:×|\\times|\\cdot|·|\*|x)[ \u00a0]{0,2}10"
     r"(?:\^\{?[ ]?(?P<power>-?[0-9]{1,4})[ ]?\}?|(?P<raised>⁻?[⁰¹²³⁴-⁹]{1,4}))"
 )
+_LISTING_COMMA = re.compile(r"，(?!\d{3}(?!\d))")  # the full-width one is nobody's decimal comma
 _RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
 def _for_numbers(text: str) -> str:
     r"""Plain, and with what is written apart put together: LaTeX's ways of grouping thousands (1{,}234, 1\,234,
     1,\!234), Swiss ones (1'234), powers of ten (1.5 × 10³)."""
-    text = plain(text).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
+    text = plain(_LISTING_COMMA.sub(", ", text)).replace("{,}", ",").replace("\\!", "").replace("\\,", "\u00a0")
     text = _APOSTROPHES.sub(lambda found: found[0].replace("'", "").replace("’", ""), text)
     return _POWER_OF_TEN.sub(lambda found: f"e{found['power'] or found['raised'].translate(_RAISED)}", text)
 

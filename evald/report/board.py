@@ -27,7 +27,7 @@ def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
             numbers.span(standing.interval),
             numbers.ranks(standing),
             numbers.score(standing.micro),
-            f"{standing.n_scored}/{standing.n_docs}",
+            f"{standing.n_scored}/{standing.n_docs}" + ("*" if standing.n_partial else ""),
             numbers.plain(calibration.ece if calibration is not None else None),
             *(_cell(standing, name) for name in (names(report) if datasets else [])),
         ]
@@ -53,11 +53,16 @@ def notes(report: Report) -> Iterator[str]:
         for name, cell in standing.datasets.items():
             if cell.state == "missing" and (standing.model, name) not in told:
                 yield f"{standing.model} x {name}: not scored: {cell.reason}"
-            elif cell.state == "scored" and cell.n < cell.n_docs:
-                missing = f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"
-                yield f"* {standing.model} x {name}: {missing}; with them it lies in {numbers.span(cell.bounds)}"
+            elif cell.state == "scored" and (cell.n < cell.n_docs or cell.n_partial):
+                missing = [f"{cell.n_docs - cell.n} of {cell.n_docs} docs have no score"] * (cell.n < cell.n_docs)
+                missing += [f"{cell.n_partial} of {cell.n_docs} docs lack some of their repeats"] * bool(cell.n_partial)
+                within = f"with them it lies in {numbers.span(cell.bounds)}"
+                yield f"* {standing.model} x {name}: {', '.join(missing)}; {within}"
 
     for standing in report.leaderboard:
+        if standing.rank is None and standing.score is not None:
+            within = numbers.span(standing.bounds)
+            yield f"* {standing.model}: no rank, for want of scores; with them its score lies in {within}"
         if standing.could_flip:
             names = ", ".join(standing.could_flip[:SHOWN_NAMES])
             more = f" and {more} more" if (more := len(standing.could_flip) - SHOWN_NAMES) > 0 else ""
@@ -70,6 +75,8 @@ def legend(report: Report) -> str:
         "Percent ± standard error, 95 % interval. ranks: those that paired comparisons leave open "
         "(Holm over all pairs, 5 %)"
     )
+    if any(standing.rank is None and standing.score is not None for standing in report.leaderboard):
+        text += "; models without a rank lack scores and aren't ranked against complete ones"
     if report.pairs_not_compared:
         text += f"; {report.pairs_not_compared} pairs of models are not compared, only the best {MAX_COMPARED} models"
     return f"{text}."
@@ -93,7 +100,8 @@ def outcomes(report: Report) -> tuple[list[str], list[list[str]]]:
         for name, cell in standing.datasets.items()
         if cell.unextracted or any(count and outcome != "ok" for outcome, count in cell.outcomes.items())
     ]
-    known = [outcome for outcome in (*ANSWER_KINDS, "error") if any(cell.outcomes.get(outcome) for _, _, cell in pairs)]
+    all_outcomes = (*ANSWER_KINDS, "error", "not_run")
+    known = [outcome for outcome in all_outcomes if any(cell.outcomes.get(outcome) for _, _, cell in pairs)]
     unread = ["unextracted"] if any(cell.unextracted for _, _, cell in pairs) else []
     return ["model", "dataset", *known, *unread], [
         [

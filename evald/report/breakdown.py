@@ -14,6 +14,7 @@ from evald.report import numbers
 
 SHOWN = 45  # rows
 SHOWN_MODELS = 8  # beside each other
+SHOWN_REASON = 100  # characters
 
 
 class Table(NamedTuple):
@@ -80,10 +81,10 @@ def metrics(report: Report) -> Table:
         [standing.model, dataset, *_metric(metric)]
         for standing in report.leaderboard
         for dataset, cell in standing.datasets.items()
-        if len(cell.metrics) > 1 or any(metric.corpus is not None for metric in cell.metrics)
+        if len(cell.metrics) > 1 or any(metric.corpus is not None or metric.n_errors for metric in cell.metrics)
         for metric in cell.metrics
     ]
-    return _cut(["model", "dataset", "metric", "docs", "score", "95 %", "whole dataset", "95 %"], rows)
+    return _cut(["model", "dataset", "metric", "docs", "score", "95 %", "whole dataset", "95 %", "no score"], rows)
 
 
 def categories(report: Report) -> Table:
@@ -152,6 +153,7 @@ def _metric(metric: MetricFigures) -> Sequence[str]:
         numbers.span(metric.interval),
         numbers.with_error(metric.corpus, metric.corpus_stderr),
         numbers.span(metric.corpus_interval),
+        f"{metric.n_errors}: {metric.reason[:SHOWN_REASON]}" if metric.n_errors else "",
     )
 
 

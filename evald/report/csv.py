@@ -12,6 +12,8 @@ OUTCOMES = (*ANSWER_KINDS, "error")
 COLUMNS = (
     "rank", "model", "dataset", "state", "metric", "mean", "stderr", "low", "high", "n", "n_docs", "coverage", "reason",
     *OUTCOMES, "unextracted", "served_changed", "bound_low", "bound_high", "clusters", "rank_best", "rank_worst",
+    "complete", "not_run",
+    "n_partial",
 )  # fmt: skip
 
 
@@ -29,7 +31,9 @@ def leaderboard_csv(report: Report) -> str:
                 cell.unextracted if cell.state == "scored" else None,
                 cell.served_changed if cell.state == "scored" else None,
                 *((cell.bounds.low, cell.bounds.high) if cell.bounds is not None else (None, None)),
-                cell.clusters, standing.rank_best, standing.rank_worst,
+                cell.clusters, standing.rank_best, standing.rank_worst, standing.complete,
+                cell.outcomes.get("not_run", 0) if cell.state == "scored" else None,
+                cell.n_partial if cell.state == "scored" else None,
             )  # fmt: skip
             writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
     return out.getvalue()

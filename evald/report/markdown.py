@@ -21,7 +21,10 @@ _PAIRS = (
     "\\*, docs without a score could turn the order. detectable: the difference found with a power of 0.8."
 )
 _CORPUS_PAIRS = "First minus second, in percentage points, by paired bootstrap over the same docs."
-_METRICS = "Percent ± standard error. whole dataset: of metrics whose value for a dataset isn't the mean over docs."
+_METRICS = (
+    "Percent ± standard error. whole dataset: of metrics whose value for a dataset isn't the mean over docs. no score: "
+    "docs with an answer that the metric has no score of, and why not, of the first."
+)
 _CATEGORIES = "Percent ± standard error, 95 % interval, number of docs."
 _RELIABILITY = "Accuracy / mean confidence (answers), by bins of confidence."
 
@@ -85,7 +88,8 @@ def _outcomes(report: Report) -> list[str]:
     return [
         "## Outcomes",
         "",
-        "Requests by how they ended, of the pairs in which not all are `ok`. All but `error` are answers, and scored.",
+        "Requests by how they ended, of the pairs in which not all are `ok`. All but `error` and `not_run` are "
+        "answers, and scored.",
         *(
             ["`unextracted`: answers in which post-processing found nothing, and at which step. They score 0."]
             if "unextracted" in head

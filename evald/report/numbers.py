@@ -79,10 +79,10 @@ def rank(standing: Standing) -> str:
 
 
 def cell(value: Cell) -> str:
-    """A dataset's score, with a star where some of its docs have none."""
+    """A dataset's score, with a star where some of its docs have none, or lack some of their repeats."""
     if value.state == "missing" or value.mean is None:
         return UNKNOWN
-    return score(value.mean) + ("" if value.n == value.n_docs else "*")
+    return score(value.mean) + ("" if value.n == value.n_docs and not value.n_partial else "*")
 
 
 def errors(counts: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ approximate randomization.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -109,16 +110,21 @@ def spread(values: Floats) -> Resampled | None:
 
 
 class Compared(Struct, frozen=True):
-    """The first model's value less the second's. p_bootstrap: two-sided, of the resamples about their own mean."""
+    """The first model's value less the second's. p_bootstrap: two-sided, of the resamples about their own mean; at
+    least 2^(1 - units), which is what a test by exchange of so many units could show. stderr and p_bootstrap are None
+    where the resamples are all equal, but that p is 1 where the values are too.
+    """
 
     difference: float
-    stderr: float
+    stderr: float | None
     interval: Interval | None
-    p_bootstrap: float
+    p_bootstrap: float | None
 
 
-def compared(first: float, second: float, one: Floats, two: Floats) -> Compared | None:
-    """Two models' values and their resamples, draw by draw over the same segments; None where `spread` is None."""
+def compared(first: float, second: float, one: Floats, two: Floats, units: int) -> Compared | None:
+    """Two models' values and their resamples, draw by draw over the same segments; None where `spread` is None. units:
+    the docs, or clusters of docs, that were drawn.
+    """
     if len(one) != len(two):
         return None
     off = one - two
@@ -126,8 +132,12 @@ def compared(first: float, second: float, one: Floats, two: Floats) -> Compared 
     told = spread(off)
     if told is None:
         return None
-    extreme = np.abs(off - off.mean()) >= abs(first - second) - 1e-12
-    return Compared(first - second, told.stderr, told.interval, (int(extreme.sum()) + 1) / (len(off) + 1))
+    difference = first - second
+    if units < 2 or told.interval is None:
+        return Compared(difference, None, None, 1.0 if abs(difference) <= NO_SPREAD else None)
+    extreme = np.abs(off - off.mean()) >= abs(difference) - NO_SPREAD
+    p = max((int(extreme.sum()) + 1) / (len(off) + 1), math.ldexp(1.0, 1 - min(units, 1000)))
+    return Compared(difference, told.stderr, told.interval, p)
 
 
 class CorpusPValues(Struct, frozen=True):

@@ -43,10 +43,19 @@ class Clusters(Struct, frozen=True):
     lean: float
 
 
+class Flat(Struct, frozen=True):
+    """stderr: of the other datasets alone. down, up: how far the interval reaches on account of these alone."""
+
+    stderr: float
+    down: float
+    up: float
+
+
 class Estimate(Struct, frozen=True):
     """n: how many docs it rests on. mean: None of none. stderr: standard error of that mean, None where it can't be
     told. clusters: None where each doc is its own. freedom: degrees of freedom of the stderr, where they aren't one
-    less than its units.
+    less than its units. flat: of a mean over datasets, what those of them add to its interval whose scores are all
+    equal.
     """
 
     n: int
@@ -54,6 +63,7 @@ class Estimate(Struct, frozen=True):
     stderr: float | None
     clusters: Clusters | None = None
     freedom: float | None = None
+    flat: Flat | None = None
 
     @property
     def units(self) -> int:
@@ -237,12 +247,22 @@ def interval(estimate: Estimate, floor: float = 0.0) -> Interval | None:
     mean, stderr = estimate.mean, estimate.stderr
     if mean is None or stderr is None:
         return None
+    freedom = estimate.units - 1 if estimate.freedom is None else estimate.freedom
+    if estimate.flat is not None:
+        flat = estimate.flat
+        return around(mean, flat.stderr, freedom, flat.down, flat.up, floor)
     if stderr > NO_SPREAD:
-        freedom = estimate.units - 1 if estimate.freedom is None else estimate.freedom
-        half = t_quantile(freedom) * stderr
-        return Interval(max(floor, mean - half), min(1.0, mean + half))
+        return around(mean, stderr, freedom, 0.0, 0.0, floor)
     different = Z * Z / (estimate.units + Z * Z)  # Wilson's upper bound on 0 of n
     return Interval(mean - (mean - floor) * different, mean + (1.0 - mean) * different)
+
+
+def around(mean: float, stderr: float, freedom: float, down: float, up: float, floor: float = 0.0) -> Interval:
+    """mean +- t standard errors, and distances of other parts of the mean to their own limits, by squares (Zou and
+    Donner 2008): within [floor, 1].
+    """
+    half = t_quantile(freedom) * stderr if stderr > NO_SPREAD else 0.0
+    return Interval(max(floor, mean - math.hypot(half, down)), min(1.0, mean + math.hypot(half, up)))
 
 
 def bounds(total: float, n_scored: int, n_total: int) -> Interval | None:
@@ -275,10 +295,14 @@ def macro_mean(estimates: Sequence[Estimate]) -> Estimate:
 
 def weighted_mean(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     """sum w_d mean_d / sum w_d; stderr = sqrt(sum w_d^2 stderr_d^2) / sum w_d; weights are above 0. None as
-    `macro_mean`.
+    `macro_mean`. Of one dataset it is that dataset's.
 
-    The degrees of freedom are those of Welch and Satterthwaite (Satterthwaite 1946).
+    A dataset whose scores are all equal has a stderr of 0 that says nothing: the variance that its interval implies
+    stands instead, (width / 2z)^2, and the limits of the mean move by those of the dataset (`around`). The degrees of
+    freedom are those of Welch and Satterthwaite (Satterthwaite 1946), over the other datasets.
     """
+    if len(estimates) == 1:
+        return estimates[0]
     n = sum(estimate.n for estimate in estimates)
     if not estimates or any(estimate.mean is None for estimate in estimates):
         return Estimate(n, None, None)
@@ -287,10 +311,29 @@ def weighted_mean(estimates: Sequence[Estimate], weights: Sequence[float]) -> Es
     mean = math.fsum(weight * (e.mean or 0.0) for weight, e in pairs) / whole
     if any(estimate.stderr is None for estimate in estimates):
         return Estimate(n, mean, None)
-    shares = [(weight / whole * (e.stderr or 0.0)) ** 2 for weight, e in pairs]
-    variance = math.fsum(shares)
-    spread = math.fsum(share * share / (e.units - 1) for share, e in zip(shares, estimates, strict=True) if share)
-    return Estimate(n, mean, math.sqrt(variance), None, variance * variance / spread if spread else None)
+    shares = [(weight / whole, e) for weight, e in pairs if (e.stderr or 0.0) > NO_SPREAD]
+    parts = [((share * (e.stderr or 0.0)) ** 2, e.units - 1) for share, e in shares]
+    variance = math.fsum(part for part, _ in parts)
+    spread = math.fsum(part * part / freedom for part, freedom in parts)
+    freedom = variance * variance / spread if spread else None
+    away = [(weight / whole, e.mean or 0.0, _unseen(e)) for weight, e in pairs if (e.stderr or 0.0) <= NO_SPREAD]
+    if not away:
+        return Estimate(n, mean, math.sqrt(variance), None, freedom)
+    implied = math.fsum((share * unseen / (2 * Z)) ** 2 for share, _, unseen in away)
+    down = math.sqrt(math.fsum((share * unseen * at) ** 2 for share, at, unseen in away))
+    up = math.sqrt(math.fsum((share * unseen * (1.0 - at)) ** 2 for share, at, unseen in away))
+    flat = Flat(math.sqrt(variance), down, up)
+    return Estimate(n, mean, math.sqrt(variance + implied), None, freedom, flat)
+
+
+def _unseen(estimate: Estimate) -> float:
+    """Of a dataset whose scores are all equal: the largest share of different items that would still leave none in a
+    sample of so many, by Wilson's bound on 0 of n; fewer under few clusters, as in `proportion_interval`.
+    """
+    units = float(estimate.units)
+    if estimate.clusters is not None:
+        units = max(1.0, units * (Z / t_quantile(units - 1)) ** 2)
+    return Z * Z / (units + Z * Z)
 
 
 def micro_mean(estimates: Sequence[Estimate]) -> Estimate:

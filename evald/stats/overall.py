@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from evald.stats.means import NO_SPREAD, Estimate, Interval, interval
-from evald.stats.paired import DRAWS, PairSums, couples
-from evald.stats.significance import Z, detectable, mcnemar, t_tail
+from evald.stats.means import NO_SPREAD, Interval, around
+from evald.stats.paired import DRAWS, QUANTUM, PairSums, couples
+from evald.stats.significance import Z, detectable, mcnemar, normal_tail
 
-_FEW = 10
-"""Draws as extreme as what was seen, of which fewer say too little of a small p."""
-_TIE = 1e-12
+_TIE = 4 * QUANTUM
+"""Draws that are less extreme by no more than this are ties. Rounding moves the difference of two scores by up to a
+quantum, so that of equally extreme means one, taken for what was seen, may lie two quanta above another."""
 
 
 class PairFigures(Struct, frozen=True, kw_only=True):
@@ -50,9 +50,14 @@ class Overall:
         self._n = np.zeros(pairs, np.int64)
         self._datasets = np.zeros(pairs, np.int64)
         self._mean = np.zeros(pairs)
+        self._seen = np.zeros(pairs)  # the same of rounded scores
+        self._exchanged = np.zeros(pairs)
         self._variance = np.zeros(pairs)
         self._freedom = np.zeros(pairs)  # the sum of variance^2 / degrees of freedom
-        self._flat = np.zeros((2, pairs))  # how far down and up, where no doc differs
+        # Of datasets whose differences are all equal: the variance that their intervals stand for, and the squares of
+        # how far these reach down and up.
+        self._implied = np.zeros(pairs)
+        self._flat = np.zeros((2, pairs))
         self._differing = np.zeros(pairs, np.int64)
         self._simple = np.ones(pairs, bool)  # right or wrong, and no clusters
         self._binary = np.ones(pairs, bool)
@@ -74,10 +79,14 @@ class Overall:
         self._datasets[at] += 1
         mean, variance, units = sums.mean[has], sums.variance[has], sums.units[has]
         self._mean[at] += mean
+        self._seen[at] += sums.seen[has]
+        self._exchanged[at] += sums.exchanged[has]
         self._variance[at] += variance
         self._freedom[at] += np.square(variance) / np.maximum(units - 1, 1)
-        different = Z * Z / (units + Z * Z)
-        self._flat[:, at] += different * np.stack([mean + 1.0, 1.0 - mean])
+        flat = variance <= NO_SPREAD**2
+        different = np.where(flat, Z * Z / (units + Z * Z), 0.0)
+        self._implied[at] += np.square(different / Z)  # the interval is 2 * different wide
+        self._flat[:, at] += np.square(different * np.stack([mean + 1.0, 1.0 - mean]))
         self._differing[at] += sums.differing[has]
         self._binary[at] &= sums.binary[has]
         self._simple[at] &= sums.binary[has] & (not sums.clustered)
@@ -97,7 +106,7 @@ class Overall:
         """(first, second, what the datasets say of the two), for every two models."""
         weight = np.maximum(self._datasets, 1)
         mean = self._mean / weight
-        tie = np.abs(mean) - _TIE
+        tie = np.abs(self._seen / weight) - _TIE
         boot = (np.abs(self._boot / weight) >= tie).sum(axis=0)
         flipped = (np.abs(self._flips / weight) >= tie).sum(axis=0)
         for at, (first, second) in enumerate(zip(self._first.tolist(), self._second.tolist(), strict=True)):
@@ -108,12 +117,17 @@ class Overall:
         if not datasets:
             return PairFigures(n=0, datasets=0)
         variance = float(self._variance[at])
-        stderr = math.sqrt(variance) / datasets if math.isfinite(variance) else None
+        known = math.isfinite(variance)
         squares = float(self._freedom[at])
         freedom = variance * variance / squares if squares else float(max(n - 1, 1))
-        span = self._interval(at, mean, stderr, freedom, n, datasets)
+        span = self._interval(at, mean, math.sqrt(variance) / datasets, freedom, datasets) if known else None
+        if datasets > 1:
+            variance += float(self._implied[at])
+        stderr = math.sqrt(variance) / datasets if known else None
         draws = len(self._boot)
-        permutation = (flipped + 1) / (draws + 1)
+        # All sign patterns but those alike in every unit may be less extreme, no more.
+        least = min(1.0, math.ldexp(1.0, 1 - min(int(self._differing[at]), 1000)))
+        permutation = max((flipped + 1) / (draws + 1), least)
         wins, losses = int(self._wins[at]), int(self._losses[at])
         exact = mcnemar(wins, losses) if self._simple[at] else None
         low, high = (float(bound) / datasets for bound in self._bounds[:, at])
@@ -124,34 +138,29 @@ class Overall:
             mean=mean,
             stderr=stderr,
             interval=span,
-            p_bootstrap=(boot + 1) / (draws + 1),
+            p_bootstrap=max((boot + 1) / (draws + 1), least) if known else None,
             p_permutation=permutation,
             p_mcnemar=exact,
             only_first=wins if self._binary[at] else None,
             only_second=losses if self._binary[at] else None,
             p=exact
             if exact is not None and datasets == 1
-            else _decides(permutation, flipped, mean, stderr, freedom, int(self._differing[at])),
+            else _decides(permutation, flipped, float(self._seen[at]), float(self._exchanged[at]), least),
             detectable=detectable(stderr if stderr > NO_SPREAD else wide) if stderr is not None and wide else None,
             bounds=Interval(low, high) if math.isfinite(low) and math.isfinite(high) else None,
         )
 
-    def _interval(
-        self, at: int, mean: float, stderr: float | None, freedom: float, n: int, datasets: int
-    ) -> Interval | None:
-        if stderr is None or stderr > NO_SPREAD:
-            return interval(Estimate(n, mean, stderr, None, freedom), floor=-1.0)
-        down, up = (float(off) / datasets for off in self._flat[:, at])
-        return Interval(mean - down, mean + up)
+    def _interval(self, at: int, mean: float, stderr: float, freedom: float, datasets: int) -> Interval:
+        """stderr: without the datasets whose differences are all equal. See `means.weighted_mean`."""
+        down, up = (math.sqrt(float(off)) / datasets for off in self._flat[:, at])
+        return around(mean, stderr, freedom, down, up, floor=-1.0)
 
 
-def _decides(
-    permutation: float, flipped: int, mean: float, stderr: float | None, freedom: float, differing: int
-) -> float:
-    """The p that decides. Where hardly a draw was as extreme, the count of draws says only that p is small: then
-    Student's t says how small, but never less than the share of sign patterns that are as extreme as all alike.
+def _decides(permutation: float, flipped: int, seen: float, exchanged: float, least: float) -> float:
+    """The p that decides. Where no draw was as extreme, they say only that p is small: then the normal distribution
+    with the variance of all exchanges says how small, but never less than `least`, the share of sign patterns that are
+    as extreme as all alike. (Student's t would say far less than there is where differences are few and alike.)
     """
-    if flipped >= _FEW or stderr is None:
+    if flipped:
         return permutation
-    closed = t_tail(mean / stderr, freedom) if stderr > NO_SPREAD else 0.0
-    return max(min(permutation, closed), math.ldexp(1.0, 1 - min(differing, 1000)))
+    return max(min(permutation, normal_tail(seen / math.sqrt(exchanged))), least)

@@ -19,7 +19,7 @@ from evald.stats.draws import Floats, Ints, poisson_weights, pooled, signs, unit
 DRAWS = 2000
 MAX_UNITS = 4096
 _STEP = 256  # draws at once; a multiple of 64
-_QUANTUM = 2.0**-26
+QUANTUM = 2.0**-26
 """Scores are rounded to it for resampling: sums over units are then whole multiples of it, exact in any order, so that
 counts of draws are the same on every machine."""
 
@@ -30,7 +30,9 @@ class PairSums(Struct, frozen=True):
     n: docs that both have. mean: of first minus second; 0 of none. variance: of that mean, NaN where it can't be told
     (n < 2). units: independent items of the difference; differing: those of them that aren't 0. only_first,
     only_second: docs that one alone has right; only where both models' scores are all 0 or 1 (`binary`). boot: shape
-    (draws, pairs), the bootstrap means less the mean. flips: the means under random exchange of the two models' names.
+    (draws, pairs), the bootstrap means less the mean. flips: the means under random exchange of the two models'
+    names. seen: the mean of the rounded scores, which `boot` and `flips` are compared with; within `QUANTUM` of `mean`.
+    exchanged: the variance of `flips` over all exchanges there are.
     """
 
     n: Ints
@@ -44,6 +46,8 @@ class PairSums(Struct, frozen=True):
     only_second: Ints
     boot: Floats
     flips: Floats
+    seen: Floats
+    exchanged: Floats
 
 
 def couples(models: int) -> tuple[Ints, Ints]:
@@ -85,7 +89,7 @@ class Comparison:
         self._squares += np.square(off).sum(axis=0)
         self._wins += (off > 0).sum(axis=0)
         self._losses += (off < 0).sum(axis=0)
-        rounded = np.rint(np.nan_to_num(scores) / _QUANTUM) * _QUANTUM
+        rounded = np.rint(np.nan_to_num(scores) / QUANTUM) * QUANTUM
         self._sums, self._sizes, self._of_models = _summed(
             numbers,
             (self._sums, np.where(both, rounded[:, self._first] - rounded[:, self._second], 0.0)),
@@ -101,15 +105,18 @@ class Comparison:
         return PairSums(
             n=self._n,
             mean=mean,
-            variance=self._variance(n, mean, units),
+            variance=self._variance(n, units),
             units=units,
-            differing=(self._sums != 0).sum(axis=0),
+            # Rounded scores whose differences cancel may leave a quantum a doc.
+            differing=(np.abs(self._sums) > QUANTUM * self._sizes).sum(axis=0),
             binary=~(self._graded[self._first] | self._graded[self._second]),
             clustered=bool(self._units),
             only_first=self._wins,
             only_second=self._losses,
             boot=boot,
             flips=flips,
+            seen=self._sums.sum(axis=0) / n,
+            exchanged=np.square(self._sums).sum(axis=0) / np.square(n),
         )
 
     def _numbers(self, clusters: Sequence[str]) -> Ints:
@@ -126,17 +133,18 @@ class Comparison:
             numbers[position] = number
         return numbers
 
-    def _variance(self, n: Ints, mean: Floats, units: Ints) -> Floats:
+    def _variance(self, n: Ints, units: Ints) -> Floats:
+        """What rounding leaves of equal differences is no variance."""
         with np.errstate(divide="ignore", invalid="ignore"):
             if self._units:
-                squares = np.square(self._sums - self._sizes * mean).sum(axis=0)
-                variance = units / (units - 1) * squares / np.square(n)
+                off = self._sums - self._sizes * (self._sums.sum(axis=0) / n)
+                variance = units / (units - 1) * np.square(off).sum(axis=0) / np.square(n)
+                none = (np.abs(off) <= 2 * QUANTUM * self._sizes).all(axis=0)
             else:
-                squares = self._squares - n * np.square(mean)
+                squares = self._squares - np.square(self._total) / n
                 variance = squares / (n - 1) / n
-                squares_of_means = np.maximum(self._squares, 1e-300)
-            if not self._units:  # what rounding leaves of equal differences is none
-                variance = np.where(squares <= 1e-12 * squares_of_means, 0.0, variance)
+                none = squares <= 1e-12 * np.maximum(self._squares, 1e-300)
+            variance = np.where(none, 0.0, variance)
         return np.where(units > 1, np.maximum(variance, 0.0), np.nan)
 
     def _draws(self, draws: int, n: Ints) -> tuple[Floats, Floats]:

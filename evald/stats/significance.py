@@ -12,6 +12,8 @@ Z = 1.959963984540054
 Z_POWER = 0.8416212335729143
 """Its 80 % point."""
 ALPHA = 0.05
+_SMALLEST = 2.0**-1022
+"""The smallest normal float."""
 
 
 def t_quantile(freedom: float) -> float:
@@ -33,17 +35,15 @@ def t_quantile(freedom: float) -> float:
     return z + sum(term / v**power for power, term in enumerate(terms, 1))
 
 
-def t_tail(t: float, freedom: float) -> float:
-    """Two-sided p of |t| under Student's t, by Wallace's normal approximation (1959), which holds far out too."""
-    if not math.isfinite(t):
-        return 0.0
-    z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
-    return math.erfc(z / math.sqrt(2))
+def normal_tail(z: float) -> float:
+    """Two-sided p of |z|."""
+    return max(_SMALLEST, math.erfc(abs(z) / math.sqrt(2)))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
     """Exact two-sided p that two models are as often right, given the docs that just one of them has right (McNemar
-    1947; the exact form is the sign test): 2 P(X <= min), X binomial(only_first + only_second, 1/2), at most 1.
+    1947; the exact form is the sign test): 2 P(X <= min), X binomial(only_first + only_second, 1/2), at most 1. Never
+    0: what is too small for a float is the smallest normal one.
     """
     n, k = only_first + only_second, min(only_first, only_second)
     if n == 0:
@@ -51,7 +51,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     last = math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
     # P(X = k - 1) / P(X = k) = k / (n - k + 1), and so on down to 0.
     down = np.cumprod(np.arange(k, 0, -1) / np.arange(n - k + 1, n + 1)) if k else np.zeros(0)
-    return min(1.0, 2 * last * (1.0 + float(down.sum())))
+    return max(_SMALLEST, min(1.0, 2 * last * (1.0 + float(down.sum()))))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

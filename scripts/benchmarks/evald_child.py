@@ -1,4 +1,6 @@
-"""What is measured of evald in a process of its own: scoring one pair, and looking for what is ready. Prints JSON."""
+"""What is measured of evald in a process of its own: scoring one pair, looking for what is ready, judging programs.
+Prints JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from evald.sandbox import choice, pool
+from evald.sandbox.contract import Limits, SandboxUnavailable
+from evald.sandbox.interpreter import interpreter
+from evald.sandbox.trial import judge_python
 from evald.score import ScoreJob, score_pair
 from evald.watch import Watch
 from scripts.benchmarks.evald_work import answer, same
@@ -23,6 +29,9 @@ NEW = 5  # pairs that become ready between two scans
 
 def main() -> None:
     mode, root = sys.argv[1], Path(sys.argv[2])
+    if mode == "programs":
+        print(json.dumps(programs(int(sys.argv[3]))))
+        return
     found = read_plan(WorkDir(root))
     assert found is not None
     print(json.dumps({"score": score, "scan": scan}[mode](root, found)))
@@ -57,6 +66,27 @@ def scan(root: Path, plan: Plan) -> dict[str, float]:
         "cpu": median(one["cpu"] for one in times),
         "sweep": first["wall"],
     }
+
+
+def programs(count: int) -> dict[str, float | str]:
+    """How long so many programs take that pass; `skipped` says why none can be judged here. The sandbox's self-test
+    comes before the clock.
+    """
+    try:
+        sandbox = choice.chosen()
+    except SandboxUnavailable as error:
+        return {"skipped": str(error)}
+    python, limits = interpreter(), Limits(wall=60.0)
+
+    def one(number: int) -> bool:
+        program, test = f"def f(x):\n    return x + {number}\n", f"assert f(1) == {number + 1}\n"
+        return judge_python(sandbox, python, "", program, test, "f", limits).passed
+
+    passed: list[bool] = []
+    times = _timed(lambda: passed.extend(pool.each(one, range(count))))
+    if not all(passed):
+        raise SystemExit(f"{passed.count(False)} of {count} programs that are right didn't pass")
+    return {**times, "count": count}
 
 
 def _timed(call: Callable[[], object]) -> dict[str, float]:

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from shared.config import DatasetConfig
 from shared.errors import Problem, SuiteError
 from shared.records import TaskSpec
+from shared.scoring import Measure, Spec, measures_of
 from shared.tables import show
 from shared.tasks.mapping import is_mapped, mapped_tasks
 from shared.tasks.native import native_tasks
@@ -37,12 +40,13 @@ def read_tasks(
     dataset says. fault: what else may be wrong with a task, in words, by someone who knows more than its form.
 
     Raises SuiteError, at the latest after the last task, with the first 20 problems of the file and the number of the
-    others: rows that can't be read or give no task, ids that occur twice, no task at all. No task comes after a
-    problem. The dataset must have passed the suite's check.
+    others: rows that can't be read or give no task, ids that occur twice, a metric's label that means two things, no
+    task at all. No task comes after a problem. The dataset must have passed the suite's check.
     """
     source = mapped_tasks(dataset, path) if is_mapped(dataset) else native_tasks(dataset, path)
     numbered = is_mapped(dataset) and (dataset.fields is None or dataset.fields.task_id is None)
     lines: dict[int, int] = {}  # by hash(task_id): two of a million ids share one once in some 30 million runs
+    labels = _Labels()
     problems = _Problems(path)
     count = 0
     try:
@@ -53,6 +57,9 @@ def read_tasks(
                 continue
             if (text := fault(task)) is not None:
                 problems.add(Problem(f"{path}:{number}", f"task {show(task.task_id)}: {text}"))
+                continue
+            if (text := labels.fault(task.metric_name, number)) is not None:
+                problems.add(Problem(f"{path}:{number}", text))
                 continue
             if not numbered:
                 key = hash(task.task_id)
@@ -68,6 +75,27 @@ def read_tasks(
     if count == 0 and not problems.count:
         problems.add(Problem(str(path), "holds no tasks"))
     problems.raise_any()
+
+
+class _Labels:
+    """What the tasks of a file call their metrics: scores under one label are averaged, so it has to mean one thing."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Measure, int]] = {}
+        self._last: Spec | None = None  # tasks mostly share one
+
+    def fault(self, spec: Spec, number: int) -> str | None:
+        if spec == self._last:
+            return None
+        for measure in measures_of(spec):
+            # The same whether the label is told or the one that it has anyway.
+            plain = measure._replace(parameters=msgspec.structs.replace(measure.parameters, label=None))
+            known, line = self._known.setdefault(measure.label, (plain, number))
+            if known != plain:
+                said = f"is another metric, or has other parameters, on line {line}: give one of them a `label`"
+                return f"metric_name: {show(measure.label)} {said}"
+        self._last = spec
+        return None
 
 
 class _Problems:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from evald.results import PairResult
+from evald.sandbox.contract import SandboxUnavailable
 from evald.score import ScoreJob, score_pair
 from evald.watch import Watch
-from scripts.benchmarks import evald
+from scripts.benchmarks import evald, evald_child
 from scripts.benchmarks.evald_work import CHARACTERS, answer, other, plan, same, status, text
 from shared.layout import WorkDir
 from tests.harness import read
@@ -50,3 +54,25 @@ def test_only_what_is_done_is_ready(tmp_path: Path) -> None:
 def test_each_goal_has_its_row() -> None:
     """No goal is left unmeasured because its row isn't there."""
     assert {goal.row for goal in evald.GOALS} == set(evald.ROWS)
+
+
+def test_programs_are_judged_or_it_is_said_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The row runs right programs; without a sandbox it is skipped with the reason, and nothing counts as measured."""
+    found = evald_child.programs(2)
+    assert found.get("count") == 2 or "sandbox" in str(found["skipped"])
+
+    def none() -> NoReturn:
+        raise SandboxUnavailable("no sandbox works here")
+
+    monkeypatch.setattr(evald_child.choice, "chosen", none)
+    assert evald_child.programs(2) == {"skipped": "no sandbox works here"}
+    monkeypatch.setattr(evald, "_told", lambda *_: ({"skipped": "no sandbox works here"}, None))
+    with pytest.raises(evald.Skipped, match="no sandbox works here"):
+        evald._programs(tmp_path)
+    found_all = {"exact": {"wall_rate": 1.0}, "rouge": {"wall_rate": 1.0}, "scan": {"wall": 1.0, "sweep": 1.0}}
+    rows = {name: lambda _, figures=figures: figures for name, figures in found_all.items()}
+    rows |= {"memory": lambda _: {"small_mb": 1.0, "large_mb": 2.0}, "programs": evald._programs}
+    monkeypatch.setattr(evald, "ROWS", rows)
+    lines = list(evald.measure(lambda _: None))
+    assert lines[-1] == "Not measured: programs, since no sandbox works here"
+    assert any("code_exec" in line and "not measured" in line for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -16,7 +17,7 @@ from evald.calibration import CalibrationBuffer, CalibrationSums
 from evald.comparisons import Comparisons, PairedRow, Scores, compare
 from evald.leaderboard import Report, Standing, build_report
 from evald.results import MetricResult, PairResult, ScoreError
-from evald.stats import Interval, mean_se, wilson
+from evald.stats import Clusters, Interval, mean_se, wilson
 from shared.records import InferStatus, Plan, PlanDataset, PlanGroup, PlanPair, PlanShard, encode_record
 
 NO_SUMS = CalibrationSums(n=(0,), confidence=(0.0,), correct=(0,), squared_error=0.0, n_missing=0)
@@ -124,6 +125,37 @@ def test_a_missing_pair_unranks_its_model_and_is_named() -> None:
         ("a", "y", "incomplete: 7 of 10")
     ]
     assert (report.summary.pairs, report.summary.pairs_scored) == (4, 3)
+
+
+def test_incomplete_models_have_no_rank() -> None:
+    """`nan-poisons-ranking`: 3 of 6 docs at 100 % say less than 6 at 50 %. A model that lacks a score anywhere stands
+    below those that are complete, unranked, with its bounds, however good what it has is.
+    """
+    results = {
+        ("half", "x"): result_of(3, 3, 6), ("half", "y"): result_of(6, 6),
+        ("whole", "x"): result_of(3, 6), ("whole", "y"): result_of(2, 6),
+        ("worse", "x"): result_of(1, 6), ("worse", "y"): result_of(1, 6),
+        ("none", "x"): result_of(6, 6),
+        ("repeats", "x"): result_of(5, 6, n_partial=1, coverage=0.9), ("repeats", "y"): result_of(5, 6),
+    }  # fmt: skip
+    report = board(["none", "half", "worse", "repeats", "whole"], {"x": 6, "y": 6}, results)
+    assert ranks(report) == [("whole", 1), ("worse", 2), ("half", None), ("repeats", None), ("none", None)]
+    half = of(report, "half")
+    assert (half.score, half.complete, half.bounds) == (1.0, False, Interval(0.75, 1.0))
+
+
+def test_ties_do_not_depend_on_the_order_of_the_docs() -> None:
+    """The same scores in another order add up to another float; the rank is the same, the order that of the names."""
+    scores = [0.1, 0.2, 0.3, 0.1, 0.2, 0.3]
+    totals = {sum(order) for order in itertools.permutations(scores)}
+    assert len(totals) > 1
+    results = {
+        (name, "d"): result_of(0, 6, mean=total / 6)
+        for name, total in zip("ba", (min(totals), max(totals)), strict=True)
+    } | {("c", "d"): result_of(0, 6, mean=0.1)}
+    assert ranks(board(["c", "b", "a"], {"d": 6}, results)) == [("a", 1), ("b", 1), ("c", 3)]
+    results[("b", "d")], results[("a", "d")] = results[("a", "d")], results[("b", "d")]
+    assert ranks(board(["c", "b", "a"], {"d": 6}, results)) == [("a", 1), ("b", 1), ("c", 3)]
 
 
 def test_group_mean_weights() -> None:
@@ -335,6 +367,8 @@ def test_not_all_of_many_models_are_compared(monkeypatch: pytest.MonkeyPatch) ->
     assert [(row.first, row.second) for row in report.pairwise] == [("m9", "m5"), ("m9", "m7"), ("m5", "m7")]
     assert report.pairs_not_compared == 3
     assert {standing.rank_best for standing in report.leaderboard} == {None}
+    results = {(f"m{n}", "d"): result_of(n, 9 if n == 9 else 10, 10) for n in (1, 9, 5, 7)}
+    assert comparisons.chosen(["m1", "m9", "m5", "m7"], results) == ["m1", "m5", "m7"]  # m9 lacks a doc: it has no rank
 
 
 def test_the_same_comparisons_to_the_byte() -> None:
@@ -396,3 +430,33 @@ def test_groups() -> None:
     assert rows["h", "n"].weighted is None
     for row in (rows["g", "n"], rows["h", "m"]):
         assert (row.macro.mean, row.micro.mean, row.datasets_scored) == (None, None, 0)
+
+
+@pytest.mark.parametrize("right", [0, 3, 25])
+def test_a_group_of_one_dataset_shows_its_own_interval(right: int) -> None:
+    """Not that of a mean of means: 25 of 25 is 86.7 to 100 % in the cell, on the leaderboard and in the group."""
+    plan = replace(plan_of(["m"], {"x": 25}), groups=(PlanGroup(name="g", datasets=("x",), weights=(2.0,)),))
+    report = report_of(plan, {("m", "x"): result_of(right, 25)})
+    cell = of(report, "m").datasets["x"]
+    assert cell.interval == wilson(right, 25)
+    (row,) = report.groups
+    assert row.weighted is not None
+    for figure in (row.macro, row.micro, row.weighted):
+        assert (figure.mean, figure.stderr, figure.interval) == (cell.mean, cell.stderr, cell.interval)
+
+
+@pytest.mark.parametrize("clusters", [None, Clusters(1, 100.0, 0.0)])
+def test_corpus_values_of_too_few_docs(clusters: Clusters | None) -> None:
+    """One doc, or one cluster, has no p: neither in a row, nor among those that Holm counts."""
+    docs = 1 if clusters is None else 10
+    results = {
+        (model, "d"): result_of(0, docs, clusters=clusters, metrics=(
+            MetricResult(
+                name="chrf", version="1", params={}, n=docs, mean=value, stderr=None, interval=None, correct=0,
+                threshold=0.5, corpus={"value": value}, corpus_stderr=0.0, resamples=(value,) * 200,
+            ),
+        ))
+        for model, value in (("a", 0.9), ("b", 0.4))
+    }  # fmt: skip
+    (row,) = compare(["a", "b"], results, [], results).corpus
+    assert (row.difference, row.stderr, row.interval, row.p, row.p_holm) == (0.5, None, None, None, None)

@@ -304,6 +304,25 @@ def test_a_target_that_is_no_pattern_is_refused(target: str) -> None:
         ("１２", "12", 1.0),
         ("3/4", "0.75", 1.0),
         ("1/0", "1", 0.0),
+        ("The answer is 3/4", "4", 0.0),  # a fraction is one number
+        ("The answer is 3/4.", "0.75", 1.0),
+        ("x = -3 / 4", "-0.75", 1.0),
+        ("so $\\frac{3}{4}$", "0.75", 1.0),
+        ("so $\\frac{3}{4}$", "4", 0.0),
+        ("$-2\\dfrac12$", "-5/2", 1.0),
+        ("1.5/2", "3/4", 1.0),
+        ("$5/6 months", "5/6", 1.0),
+        ("1/3", "0.3333", 0.0),
+        ("1/0", "0", 0.0),
+        ("\\pi/4", "4", 0.0),
+        ("\\frac{\\pi}{4}", "4", 0.0),
+        ("\\frac{1}{\\pi}", "1", 0.0),
+        ("on 3/4/2024", "2024", 1.0),
+        ("$5/hour", "5", 1.0),
+        ("It costs €5,00", "0", 0.0),
+        ("It costs €5,00", "5", 1.0),
+        ("0,5", "5", 0.0),
+        ("0,5", "1/2", 1.0),
         ("first 3, then 4", "4", 1.0),
         ("none", "4", 0.0),
         ("9" * 1000, "4", 0.0),
@@ -320,6 +339,23 @@ def test_numeric_tolerances() -> None:
     share = {"metric": "numeric", "relative": 0.01}
     assert [score(share, answer, "-200") for answer in ("-202", "-198", "-202.1", "200")] == [1.0, 1.0, 0.0, 0.0]
     assert score({"metric": "numeric", "relative": 0.01, "tolerance": 5}, "-205", "-200") == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The answer is 50% of CO2.",
+        "50% (see eq3)",
+        "50% of 10^9",
+        "50 \\% [H2]",
+        "\\frac{100}{2}\\% of x_2",
+        "**50** percent, B12",
+    ],
+)
+def test_the_percent_sign_is_that_of_the_number(answer: str) -> None:
+    """Whatever digits that are no numbers follow."""
+    assert [score("numeric", answer, target) for target in ("50%", "50", "0.5")] == [1.0, 0.0, 0.0]
+    assert [score("numeric", "10% of them are 50", target) for target in ("50%", "50")] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evald import math_child, math_process
+from evald.math_child import judge
 from evald.metrics import of_spec, task_fault
 from shared import vocabulary
 from shared.records import TaskSpec
@@ -156,3 +158,56 @@ def test_without_the_extra_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_targets_are_not_parsed_when_a_suite_is_read() -> None:
     """That would take the extra's process."""
     assert task_fault(TaskSpec(task_id="t", prompt="?", targets=("hello",), metric_name="math_equal")) is None
+
+
+def _read(text: str) -> list[str]:
+    if "unreadable" in text:
+        raise ValueError(text)
+    if "endless" in text:
+        raise RecursionError
+    return [] if "prose" in text else [text]
+
+
+def _same(wanted: list[str], given: list[str], question: dict[str, Any]) -> bool:
+    for text in (*wanted, *given):
+        if "huge" in text:
+            raise MemoryError
+        if "odd" in text:
+            raise TypeError(text)
+    return wanted == given
+
+
+@pytest.mark.parametrize(
+    ("answer", "targets", "reply"),
+    [
+        ("1", ["1"], True),
+        ("2", ["1"], False),
+        ("prose", ["1"], False),
+        ("unreadable", ["1"], False),
+        ("endless", ["1", "2"], False),
+        ("huge", ["1"], False),
+        ("odd", ["1"], False),
+        ("odd", ["1", "odd"], None),
+        ("1", ["odd"], None),
+        ("1", ["huge"], None),
+        ("1", ["unreadable"], None),
+        ("1", ["endless"], None),
+        ("1", ["prose"], None),
+        ("unreadable", ["prose"], None),
+        ("1", ["1", "prose"], True),
+        ("prose", ["1", "prose"], None),
+    ],
+)
+def test_an_answer_that_breaks_the_scorer_is_wrong(answer: str, targets: list[str], reply: bool | None) -> None:
+    """[scorer-raises-on-answer] It is no error, or the mean would rise without it. A target that does so is one."""
+    found = judge({"answer": answer, "targets": targets}, _read, _same)
+    assert found.get("equal") is reply
+    assert ("fault" in found) is (reply is None)
+
+
+@pytest.mark.parametrize(
+    "answer", ["(" * 9000, "We analyse ... Answer: the set is open (0, 1)", "9**9**9**9", "\\frac{" * 1500]
+)
+def test_answers_that_are_no_mathematics_are_wrong(answer: str) -> None:
+    """[scorer-raises-on-answer] With the library itself."""
+    assert score(answer, "7") == 0.0

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from evald import math_process
 from evald.reducers import pass_at_k, reduced
+from evald.report.markdown import markdown
 from evald.results import MetricResult, PairResult
+from evald.stats import Interval
 from evald.workers import Workers
 from shared.records import Generation, Prediction
 from shared.vocabulary import MetricParameters, Reducer
 from tests.harness import task
+from tests.unit.test_leaderboard import board
 from tests.unit.test_score import answer, no_answer, planned, runs, scored, write
 
 HOW: tuple[Reducer, Reducer] = ("mean", "pass_at_k")
@@ -56,12 +59,21 @@ def pass_at(k: int) -> dict[str, Any]:
 
 
 def test_pass_at_k_is_not_made_up(tmp_path: Path) -> None:
-    """[passk-n-lt-k] Of one sample a task there is a pass@1 and no pass@10."""
+    """[passk-n-lt-k] Of one sample a task there is a pass@1 and no pass@10: it stands there without a number, and says
+    of how many docs, and why; report.md too.
+    """
     spec = [pass_at(1), pass_at(10)]
     work = planned(tmp_path, [task(n, metric_name=spec) for n in range(164)])
     found = scored(work, write(work, [answer(n, str(n) if n < 50 else "no") for n in range(164)]))
     assert metric(found, "exact_match pass@1").mean == pytest.approx(0.304878, abs=1e-6)
-    assert [one.name for one in found.metrics if one.n] == ["exact_match pass@1"]
+    assert [one.name for one in found.metrics] == ["exact_match pass@1", "exact_match pass@10"]
+    ten = metric(found, "exact_match pass@10")
+    assert (ten.n, ten.n_errors, ten.mean, ten.stderr, ten.interval, ten.correct) == (0, 164, None, None, None, 0)
+    assert ten.reason == "ValueError: pass_at_k over 10 repeats, and 1 were answered"
+    assert (metric(found, "exact_match pass@1").n_errors, metric(found, "exact_match pass@1").reason) == (0, "")
+    page = markdown(board(["m"], {"d": 164}, {("m", "d"): found}))
+    row = "| m | d | exact_match pass@​10 | 0 | – | – | – | – | 164: ValueError: {} |"
+    assert row.replace("​", "&#8203;").format(ten.reason.partition(": ")[2]) in page
     refused = [run for run in runs(work) if run["metric_name"] == "exact_match pass@10"]
     assert all(run["score"] is None and "over 10 repeats, and 1 were answered" in run["error"] for run in refused)
 
@@ -74,7 +86,64 @@ def test_pass_at_k_says_over_how_many_tasks(tmp_path: Path) -> None:
     found = scored(work, write(work, rows))
     five, ten = metric(found, "exact_match pass@5"), metric(found, "exact_match pass@10")
     assert (five.n, five.mean) == (2, pytest.approx(0.8888888889))
-    assert (ten.n, ten.mean) == (1, 1.0)
+    assert (ten.n, ten.mean, ten.n_errors) == (1, 1.0, 1)
+
+
+def test_a_metric_without_any_answer_stands_there(tmp_path: Path) -> None:
+    """A doc without an answer is missing and no error of the metric; a corpus value of nothing is null."""
+    work = planned(tmp_path, [task(0, metric_name=["exact_match", "bleu"])])
+    found = scored(work, write(work, [no_answer(0)]))
+    assert [(one.name, one.n, one.n_errors, one.mean, one.corpus) for one in found.metrics] == [
+        ("bleu", 0, 0, None, None), ("exact_match", 0, 0, None, None)
+    ]  # fmt: skip
+
+
+def test_missing_repeats_are_reckoned_with(tmp_path: Path) -> None:
+    """Six docs of four repeats of which only the first was answered: the score says no more than that of a quarter."""
+    spec = ["exact_match", {"metric": "exact_match", "reduce": "majority"}]
+    work = planned(tmp_path, [task(n, metric_name=spec) for n in range(6)], repeats=4)
+    found = scored(work, write(work, [row for n in range(6) for row in repeated(n, str(n), None, None, None)]))
+    assert (found.mean, found.n_docs, found.n_scored, found.n_missing, found.n_partial) == (1.0, 6, 6, 0, 6)
+    assert (found.bounds, found.coverage) == (Interval(0.25, 1.0), 0.25)
+    report = board(["m"], {"d": 6}, {("m", "d"): found})
+    assert (report.leaderboard[0].complete, report.leaderboard[0].coverage, report.summary.coverage) == (
+        False, 0.25, 0.25
+    )  # fmt: skip
+    page = markdown(report)
+    assert "6/6\\*" in page
+    assert "m x d: 6 of 6 docs lack some of their repeats; with them it lies in 25.0 to 100.0" in page
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "second", "within", "coverage"),
+    [
+        ({}, 1 / 2, 1 / 3, (1 / 4, 1 / 2), 7 / 8),
+        ({"reduce": "best"}, 1.0, 1.0, (1.0, 1.0), 7 / 8),
+        ({"reduce": "majority"}, 1.0, 0.0, (0.0, 1.0), 7 / 8),
+        ({"reduce": "pass_at_k", "k": 2}, 5 / 6, 2 / 3, (1 / 2, 5 / 6), 7 / 8),
+        ({"reduce": "pass_hat_k", "k": 2}, 1 / 6, 0.0, (0.0, 1 / 6), 7 / 8),
+        ({"reduce": "pass_at_k", "k": 4}, 1.0, None, (0.0, 1.0), 4 / 8),
+    ],
+)
+def test_bounds_of_each_reducer(
+    tmp_path: Path,
+    how: dict[str, Any],
+    first: float,
+    second: float | None,
+    within: tuple[float, float],
+    coverage: float,
+) -> None:
+    """A whole doc, two of its four repeats right; and one that lacks a repeat, one of the other three right: within
+    what that doc's score can lie, so can half of the pair's. Without a score all is open.
+    """
+    one = {"metric_name": [{"metric": "exact_match", **how}]}
+    work = planned(tmp_path, [task(n, **one) for n in range(2)], repeats=4)
+    found = scored(work, write(work, repeated(0, "0", "0", "no", "no") + repeated(1, "x", "1", "y", None)))
+    assert [run["score"] for run in runs(work)] == [pytest.approx(first), second and pytest.approx(second)]
+    assert found.bounds is not None
+    assert (found.bounds.low, found.bounds.high) == pytest.approx(tuple((first + end) / 2 for end in within))
+    assert found.coverage == coverage
+    assert found.n_partial == (second is not None)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

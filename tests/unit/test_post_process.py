@@ -96,6 +96,20 @@ NUMBERS = [
     ("1.234.567", "1234567"),
     ("1.234,50", "1234.5"),
     ("1,2,3", "3"),
+    # a comma before decimals
+    ("0,5", "0.5"),
+    ("0,500", "0.5"),
+    ("€5,00", "5"),
+    ("5,00 €", "5"),
+    ("12,5%", "12.5"),
+    ("-1,5", "-1.5"),
+    ("\\boxed{0,5}", "0.5"),
+    ("(1,2)", "2"),
+    ("[0,5]", "5"),
+    ("\\{1,2\\}", "2"),
+    ("1, 2", "2"),
+    ("10，20", "20"),
+    ("１，２３４", "1234"),
     ("1'234", "1234"),
     ("1’234’567.5", "1234567.5"),
     ("5'11", "11"),
@@ -334,6 +348,25 @@ def test_any_number_is_read_back(value: Decimal) -> None:
         ("Don't choose B", None),
         ("A) x\nB) y\nC) z", None),
         ("Option A or option B", None),
+        # several
+        ("A, B", None),
+        ("A or B", None),
+        ("A,B", None),
+        ("(A) and (B)", None),
+        ("A) and B)", None),
+        ("A, B, C", None),
+        ("The answer is A, B", None),
+        ("The answer is A or B.", None),
+        ("Answer: (A) / (B)", None),
+        ("\\boxed{A, C}", None),
+        ("\\boxed{A} or \\boxed{C}", "C"),  # two answers, the last of which counts
+        ("答案是A、B", None),
+        ("答案是A和B。", None),
+        # but one, with something after it
+        ("The answer is B, A is wrong", "B"),
+        ("The answer is A, I think", "A"),
+        ("A, Because it fits", "A"),
+        ("The answer is B and a dog", "B"),
     ],
 )
 def test_choice_letter(text: str, expected: str | None) -> None:
@@ -405,7 +438,10 @@ HOSTILE = [
     '{"answer":' * 30_000,
     '{"answer":"' * 30_000,
     "{'a':“" * 30_000,
-    "{/*" * 50_000,
+    "{/*" * 160_000,
+    "{/*" * 160_000 + "*/",
+    "\\frac{" * 60_000,
+    "A, " * 160_000,
     '{"answer":"' + '\\"' * 100_000,
     "{a:" + "[{a:" * 30_000,
     "<think>" * 30_000,
@@ -477,3 +513,16 @@ def test_targets_that_can_be_matched_have_no_fault() -> None:
         ("none", ""),
     ]:
         assert target_fault(TaskSpec(task_id="t", prompt="?", targets=(target,), post_process=post_process)) is None
+
+
+@pytest.mark.parametrize(
+    ("post_process", "target", "step"),
+    [
+        ({"step": "replace", "old": "B", "new": ""}, "B", "replace"),
+        (["strip", {"step": "replace", "old": "()", "new": " "}], "()", "replace"),
+    ],
+)
+def test_a_step_that_leaves_nothing_of_a_target_is_a_fault(post_process: Spec, target: str, step: str) -> None:
+    """An empty answer would be right then."""
+    assert pipeline_of(post_process).fault(target) == step
+    assert pipeline_of(post_process).fault("A") is None

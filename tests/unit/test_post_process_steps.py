@@ -232,6 +232,14 @@ def test_tags_of_ones_own() -> None:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
+def test_comments_in_json_are_bounded() -> None:
+    """Of 500 characters at most, each of its own, and no search for an end is made twice."""
+    step = pipeline_of({"step": "json_field", "path": "a"})
+    for length, expected in ((0, "1"), (500, "1"), (501, None)):
+        assert step.answer("{/*" + "x" * length + '*/ /**/ "a": /***/ 1 /* } */}') == expected
+    assert step.answer('{/* {/* "a": 2 [/* ' + "{/*" * 300 + " " * 600 + '{"a": 1 /* one */}') == "1"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

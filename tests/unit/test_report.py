@@ -19,7 +19,7 @@ from evald.report.csv import COLUMNS, leaderboard_csv
 from evald.report.markdown import markdown
 from evald.results import CategoryResult, MetricResult, Served
 from evald.stats import Interval
-from shared.records import PlanGroup, encode_record
+from shared.records import ANSWER_KINDS, PlanGroup, encode_record
 from tests.unit.test_leaderboard import board, compared, pattern, plan_of, report_of, result_of
 
 HOSTILE = [
@@ -137,6 +137,38 @@ def test_what_is_no_ordinary_answer_stands_beside_the_score() -> None:
     rows = {row["model"]: row for row in csv.DictReader(io.StringIO(leaderboard_csv(report)))}
     assert [rows["a"][name] for name in ("ok", "filtered", "refused", "error")] == ["2", "1", "0", "0"]
     assert "## Outcomes" not in markdown(board(["b"], {"d": 3}, {("b", "d"): fine}))
+
+
+def test_each_outcome_that_lists_a_pair_has_a_column() -> None:
+    """Requests that nobody made too: a line of nothing but `ok` says nothing."""
+    for outcome in (*ANSWER_KINDS, "error", "not_run"):
+        if outcome != "ok":
+            report = board(["a"], {"d": 3}, {("a", "d"): result_of(2, 2, 3, outcomes={"ok": 2, outcome: 1})})
+            page = markdown(report)
+            assert f"| model | dataset | ok | {outcome} |" in page.replace("\\", "")
+            assert "| a | d | 2 | 1 |" in page
+            (row,) = csv.DictReader(io.StringIO(leaderboard_csv(report)))
+            assert (row["ok"], row[outcome]) == ("2", "1")
+
+
+def test_a_model_that_lacks_scores_stands_unranked_below() -> None:
+    """`nan-poisons-ranking`: in Markdown, CSV and on a terminal 3 of 6 docs at 100 % have a dash for a rank, below a
+    complete 50 %, and it is said why.
+    """
+    report = board(["part", "full"], {"d": 6}, {("part", "d"): result_of(3, 3, 6), ("full", "d"): result_of(3, 6)})
+    page, screen = markdown(report), shown(report)
+    assert page.index("| 1 | full |") < page.index("| \u2013 | part |")
+    for text in (page, screen):
+        flat = " ".join(text.replace("\\", "").split())
+        assert "* part: no rank, for want of scores; with them its score lies in 50.0 to 100.0" in flat
+        assert "models without a rank lack scores and aren't ranked against complete ones" in flat
+    rows = list(csv.DictReader(io.StringIO(leaderboard_csv(report))))
+    assert [(row["model"], row["rank"], row["complete"]) for row in rows] == [
+        ("full", "1", "True"), ("part", "", "False"),
+    ]  # fmt: skip
+    alone = board(["full"], {"d": 6}, {("full", "d"): result_of(3, 6)})
+    assert "no rank" not in markdown(alone)
+    assert "without a rank" not in markdown(alone)
 
 
 @pytest.mark.parametrize("text", ["m-2", *HOSTILE])

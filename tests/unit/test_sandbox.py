@@ -379,6 +379,87 @@ def test_inputs_and_outputs(sandbox: Sandbox) -> None:
     assert "EOFError" in judge("input(), input()").why
 
 
+PAIRS = "cases = [((1,), 2), ((2,), 4)]\n"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        PAIRS + "assert all(map(lambda case: f(*case[0]) == case[1], cases))",
+        "for got, wanted in zip(map(f, [1, 2, 3]), [2, 4, 6]): assert got == wanted",
+        "assert [got for got in iter(lambda: f(1), 2)] == []",
+        "assert list(map(lambda n: f(n).field, [1])) == []",
+        """
+import asyncio
+class Each:
+    def __aiter__(self): return self
+    async def __anext__(self): return f(1)
+async def main():
+    async for got in Each(): assert got == 2
+    assert False
+try: asyncio.run(main())
+except RuntimeError: raise AssertionError from None
+""",
+    ],
+)
+@pytest.mark.parametrize(
+    "stop", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "type('S', (StopIteration,), {})"]
+)
+def test_a_program_cant_end_the_loop_of_its_cases(test: str, stop: str) -> None:
+    """What ends a loop in Python ends none of the test's when the program raises it, but from its own iterators."""
+    assert not judged(working(), f"def f(x): raise {stop}", test).passed
+
+
+def test_the_programs_own_iterators_have_an_end() -> None:
+    program = "def f(x):\n  yield x\nclass I:\n  def __iter__(s): return s\n  def __next__(s): raise StopIteration"
+    test = "assert list(f(1)) == [1] and next(f(2)) == 2 and list(zip(f(1), I())) == [] and next(I(), 7) == 7"
+    assert judged(working(), program, test) == Verdict(True)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "with f(1) as got: assert got == 2",
+        "import sys\nsys.exit(f(1))",
+        "assert f(1) == 2, f(1)",
+        "raise Exception(f(1))",
+    ],
+)
+@pytest.mark.parametrize("text", ["1 / 0", "sys.exit(0)", "os._exit(0)", "2 * self", "'x' * 60_000_000"])
+def test_objects_swallow_no_failure(test: str, text: str) -> None:
+    """An object with a say in how the test goes on, or in the words for its failure: that has failed, and is told."""
+    program = f"""
+        import os, sys
+        class A:
+            def __enter__(self): return 1
+            def __exit__(self, *_): return True
+            def __bool__(self): return False
+            def __str__(self): return {text}
+            __repr__ = __str__
+        def f(x): return A()
+    """
+    assert not judged(working(), program, test).passed
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "got = f(1)\nassert got == 2, f'{got!r}'",
+        "got = f(1)\nassert got == 2, got",
+        "got = f(1)\nassert got == 2, repr(got)[:220_000_000]",
+        "raise KeyError(f(1))",
+        "kept = [f(1)]\nwhile True: kept.append(kept[-1] + 'a')",
+        "kept = [f(1)]\ntry:\n  while True: kept.append(kept[-1] + 'a')\nexcept MemoryError:\n"
+        "  while True: kept = kept, kept[0][:1] + 'b'",
+    ],
+)
+@pytest.mark.parametrize("value", ["'\\0' * 60_000_000", "'\\udc80' * 20_000_000", "'é' * 30_000_000"])
+def test_a_value_too_long_to_be_told_is_a_wrong_one(test: str, value: str) -> None:
+    """[scorer-raises-on-answer] No memory for the words of a failure doesn't make it the sandbox's."""
+    limits = Limits(wall=30.0, memory=384 * MB)  # enough for the test's words, not for a copy of them
+    assert not judged(working(), f"def f(x): return {value}", test, limits=limits).passed
+
+
 # --- confinement ------------------------------------------------------------------------------------------------------
 
 

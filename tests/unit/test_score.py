@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from evald import metrics
+from evald import metrics, text
 from evald.predictions import Incomplete
 from evald.results import PairResult
+from evald.sandbox.choice import Choice
 from evald.score import KEPT_NAMES, ScoreJob, score_pair
 from evald.summary import write_summary
 from shared.clock import SystemClock
@@ -176,6 +179,9 @@ def test_a_scorer_that_raises_costs_its_doc_and_metric(tmp_path: Path, monkeypat
     assert by_name["t1", "exact_match"] == 0.0
     assert by_name["t1", "f1"] is None
     assert {metric.name: metric.n for metric in found.metrics} == {"exact_match": 3, "f1": 1}
+    (f1,) = (metric for metric in found.metrics if metric.name == "f1")
+    assert f1.n_errors == 4
+    assert f1.reason.startswith("ValueError: xxx")
 
 
 def test_several_metrics_categories_and_bins(tmp_path: Path) -> None:
@@ -271,3 +277,38 @@ def test_content_follows_all_that_decides_a_result(tmp_path: Path) -> None:
         msgspec.structs.replace(job, pair=msgspec.structs.replace(job.pair, digest="x")),
     ]
     assert len({job.content(), *(one.content() for one in other)}) == 5
+
+
+def test_content_follows_what_rules_stand_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts of programs that nothing confined are others, while the sandboxes agree; so is what another Python says,
+    which is the one that they run in. Versions of what metrics stand on are part of their own.
+    """
+    job = job_of(planned(tmp_path, [task(0)]), b"a")
+    kinds: list[Choice] = ["auto", "bubblewrap", "namespaces", "unsafe-subprocess"]
+    contents = [msgspec.structs.replace(job, sandbox=kind).content() for kind in kinds]
+    assert len(set(contents[:3])) == 1
+    assert contents[3] != contents[0]
+    monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
+    assert job.content() not in contents
+    versions = {name: metric.version for name, metric in metrics.METRICS.items()}
+    assert versions["ifeval"].endswith(f"py3langid{importlib.metadata.version('py3langid')}")
+    monkeypatch.setattr(text, "VERSION", "99")
+    for name in ("exact_match", "f1", "contains", "rouge", "bleu", "ter"):
+        module = importlib.util.find_spec(f"evald.metrics.{name}")
+        assert module is not None
+        assert module.loader is not None
+        fresh = importlib.util.module_from_spec(module)
+        module.loader.exec_module(fresh)
+        assert ".99" in fresh.VERSION, name
+
+
+def test_tasks_that_all_have_their_own_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them at once than metrics are remembered: each is judged by its own."""
+    monkeypatch.setattr("evald.score.CHUNK", 300)
+    tasks = [
+        task(n, metric_name=[{"metric": "numeric", "tolerance": 1 + n, "label": f"l{n}"}], targets=["0"])
+        for n in range(300)
+    ]
+    work = planned(tmp_path, tasks)
+    found = scored(work, write(work, [answer(n, str(n + 1 + n % 2)) for n in range(300)]))
+    assert (found.n_scored, found.mean) == (300, 0.5)

@@ -321,6 +321,49 @@ def test_few_docs_make_wide_macro_intervals() -> None:
     assert span.high - 0.5 == pytest.approx(2.776 * 0.1 / math.sqrt(2), rel=0.002)
 
 
+def test_a_dataset_whose_scores_are_all_equal_is_not_known_exactly() -> None:
+    """Nine datasets of 2 of 2 and one of 250 of 500: 0.95, with an error that Wilson's interval on 2 of 2 implies, and
+    limits that its limits imply; literal values of docs/statistics.md.
+    """
+    parts = [*[mean_se([1.0, 1.0])] * 9, mean_se([1.0] * 250 + [0.0] * 250)]
+    found = macro_mean(parts)
+    low, se = wilson(2, 2), parts[-1].stderr or 0.0
+    assert low is not None
+    assert found.mean == pytest.approx(0.95)
+    assert found.stderr == pytest.approx(math.sqrt(9 * ((1 - low.low) / 2 / Z) ** 2 + se**2) / 10)
+    span = interval(found)
+    assert span is not None
+    assert span.low == pytest.approx(0.95 - math.hypot(3 * (1 - low.low), t_quantile(499) * se) / 10)
+    assert span.high == pytest.approx(0.95 + t_quantile(499) * se / 10)
+    assert (round(found.stderr or 0, 3), round(span.low, 3), round(span.high, 3)) == (0.05, 0.753, 0.954)
+    # Beside weights too, of graded scores as of right and wrong, and where all datasets are such.
+    graded = interval(weighted_mean([mean_se([0.4] * 3), mean_se([0.1, 0.9] * 50)], [9.0, 1.0]))
+    assert graded is not None
+    assert graded.low < 0.3
+    assert graded.high > 0.6
+    flat = interval(macro_mean([mean_se([1.0, 1.0]), mean_se([1.0] * 500)]))
+    assert flat is not None
+    assert flat.low == pytest.approx(1 - math.hypot(1 - low.low, Z * Z / (500 + Z * Z)) / 2)
+
+
+def test_few_clusters_without_spread_are_less_sure_than_docs() -> None:
+    """What a dataset of equal scores adds to a macro mean grows as its clusters get fewer."""
+    other = mean_se([0.0, 1.0] * 50)
+    widths = []
+    for clusters in (2, 5, 100):
+        span = interval(macro_mean([mean_se([1.0] * 100, [f"c{n % clusters}" for n in range(100)]), other]))
+        assert span is not None
+        widths.append(span.high - span.low)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 2 * widths[2]
+
+
+def test_the_mean_over_one_dataset_is_its_own() -> None:
+    """Estimate and all, whatever the weights."""
+    for one in (mean_se([1.0, 1.0]), mean_se([0.2, 0.9, 0.4], ["a", "a", "b"]), mean_se([1.0]), mean_se([])):
+        assert macro_mean([one]) == weighted_mean([one], [0.3]) == one
+
+
 def test_clusters_sample() -> None:
     """What an estimate keeps of its clusters: two of two docs each, and a doc of its own."""
     found = mean_se([1.0, 1.0, 0.0, 0.0, 1.0], ["a", "a", "b", "b", ""]).clusters

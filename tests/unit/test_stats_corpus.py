@@ -97,16 +97,18 @@ def test_resamples_of_two_models_are_paired() -> None:
     one, two = resampled(better), resampled(table)
     assert (resampled(table) == two).all()
     values = [part[:, 0].sum() / part[:, 1].sum() for part in (better, table)]
-    found = compared(values[0], values[1], one, two)
+    found = compared(values[0], values[1], one, two, 500)
     own = spread(one)
     assert found is not None
     assert own is not None
     assert found.difference == values[0] - values[1]
+    assert found.stderr is not None
+    assert found.p_bootstrap is not None
     assert found.stderr < 0.6 * own.stderr
     assert found.interval is not None
     assert found.interval.low > 0
     assert found.p_bootstrap < 0.01
-    back = compared(values[1], values[0], two, one)
+    back = compared(values[1], values[0], two, one, 500)
     assert back is not None
     assert (back.difference, back.p_bootstrap) == (-found.difference, found.p_bootstrap)
 
@@ -142,7 +144,27 @@ def test_too_little_to_resample() -> None:
     told = spread(one)
     assert told is not None
     assert (told.stderr, told.interval) == (0.0, None)
-    same = compared(0.75, 0.75, one, one)
+    same = compared(0.75, 0.75, one, one, 1)
     assert same is not None
     assert (same.difference, same.p_bootstrap, same.interval) == (0.0, 1.0, None)
-    assert compared(0.5, 0.5, one, one[:10]) is None
+    assert compared(0.5, 0.5, one, one[:10], 1) is None
+
+
+@pytest.mark.parametrize("docs", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_few_docs_are_never_highly_significant(docs: int, clustered: bool) -> None:
+    """Of one doc, or one cluster, nothing can be told: no p, no error. Of more no p is below what exchanging so many
+    units could show at best, as a clear difference of two docs is by chance in one of two.
+    """
+    table = rows(3, docs * (6 if clustered else 1))
+    clusters = [f"c{n // 6}" for n in range(len(table))] if clustered else None
+    worse = table * [0.0, 1.0]
+    values = [part[:, 0].sum() / part[:, 1].sum() for part in (table, worse)]
+    found = compared(values[0], values[1], resampled(table, clusters), resampled(worse, clusters), docs)
+    assert found is not None
+    assert found.difference > 0.1
+    if docs == 1:
+        assert (found.stderr, found.interval, found.p_bootstrap) == (None, None, None)
+    else:
+        assert found.p_bootstrap is not None
+        assert found.p_bootstrap >= 2.0 ** (1 - docs)

@@ -483,6 +483,22 @@ def test_a_target_without_a_match_is_refused_with_its_task(tmp_path: Path) -> No
     ]
 
 
+def test_a_label_means_one_thing_in_a_dataset(tmp_path: Path) -> None:
+    """Scores under one label are averaged: of another metric, or with other parameters, they need another."""
+    specs: list[Any] = [
+        "f1", {"metric": "f1", "label": "f1"}, ["exact_match", {"metric": "f1", "normaliser": "squad"}],
+        {"metric": "bleu", "label": "exact_match"}, {"metric": "f1", "normaliser": "squad", "label": "squad"}, "f1",
+    ]  # fmt: skip
+    lines = b"".join(task_line(task_id=str(n), metric_name=spec) for n, spec in enumerate(specs))
+    said = "is another metric, or has other parameters, on line"
+    assert refused_native(write(tmp_path, lines)) == [
+        f'd.jsonl:3: metric_name: "f1" {said} 1: give one of them a `label`',
+        f'd.jsonl:4: metric_name: "exact_match" {said} 3: give one of them a `label`',
+    ]
+    sound = b"".join(task_line(task_id=str(n), metric_name=specs[n]) for n in (0, 1, 4, 5))
+    assert len(list(read_tasks(NATIVE, write(tmp_path, sound)))) == 4
+
+
 def test_ids_from_a_field_must_differ(tmp_path: Path) -> None:
     """They are what scores are keyed by."""
     path = write(tmp_path, '{"q":"x","a":"1","id":1}\n{"q":"y","a":"2","id":"1"}\n')

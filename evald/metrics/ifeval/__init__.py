@@ -24,7 +24,7 @@ from evald.metrics.scorer import Sample, SampleCorpus, Scorer
 from shared.instructions import Instructions, Told
 from shared.vocabulary import IfevalParameters
 
-VERSION = "1"
+VERSION = f"1+py3langid{language.version()}"
 
 Mode = Literal["strict", "loose"]
 

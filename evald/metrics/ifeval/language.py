@@ -37,7 +37,12 @@ def is_language(text: str, code: str) -> bool:
 @cache
 def detector() -> str:
     """Its name and version, recorded with what it decides."""
-    return f"py3langid {importlib.metadata.version('py3langid')}"
+    return f"py3langid {version()}"
+
+
+@cache
+def version() -> str:
+    return importlib.metadata.version("py3langid")
 
 
 @cache

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ALLOWED = frozenset({"call", "__next__"})
 """What a program may do with what a test hands it: call functions, go on with iterators."""
 _OWN = frozenset({"_peer", "_number"})
+_LONGEST = 2000  # characters, and bytes, of what is told of a failure
+_RESERVE = 4 << 20  # bytes that are given back before the verdict is told
 
 
 class Unfit(BaseException):
@@ -100,8 +102,9 @@ class Proxy(Remote):
     def __enter__(self) -> Any:
         return _ask(self, "__enter__")
 
-    def __exit__(self, *_: Any) -> Any:
-        return _ask(self, "__exit__", None, None, None)
+    def __exit__(self, *_: Any) -> None:
+        # Its word isn't taken: it could swallow the error that fails the program.
+        _ask(self, "__exit__", None, None, None)
 
 
 _calls = 0
@@ -112,7 +115,14 @@ def _ask(target: Proxy, what: str, *arguments: Any, **named: Any) -> Any:
     _calls += 1
     for value in (*arguments, *named.values()):
         _check(value)
-    return target._peer.ask(what, target, *arguments, **named)
+    try:
+        return target._peer.ask(what, target, *arguments, **named)
+    except (StopIteration, StopAsyncIteration) as stop:
+        # As generators do since PEP 479. Else a function that raises it would end the loop of its cases: map(), zip(),
+        # iter() and all() over them take it for the end of the cases themselves.
+        if what == "__next__" and isinstance(stop, StopIteration):
+            raise
+        raise RuntimeError(f"the program raised {type(stop).__name__}") from None
 
 
 def _check(value: Any) -> None:
@@ -141,7 +151,13 @@ def main() -> None:
             _say(verdicts, "met")
         case _:
             raise SystemExit("no hello")
-    _say(verdicts, _verdict(peer, load, prefix, completion, test, entry_point))
+    reserve = bytearray(_RESERVE)
+    try:
+        line = _verdict(peer, load, prefix, completion, test, entry_point)
+    except MemoryError:  # values that fill it, down to the words for that
+        line = "failed no memory is left"
+    del reserve
+    _say(verdicts, line)
     # At once: what a test registered for its own end has no say any more.
     os._exit(0)
 
@@ -151,17 +167,25 @@ def _verdict(peer: Peer, load: Proxy, prefix: str, completion: str, test: str, e
         try:
             _run(peer, load, prefix, completion, test, entry_point)
         except SystemExit as stop:  # the test's own, as of unittest.main(): the program's never come here
-            if stop.code:
-                return f"failed the test ended with exit status {stop.code}"
+            if not (stop.code is None or (isinstance(stop.code, int) and stop.code == 0)):
+                return f"failed the test ended with exit status {_words(stop.code)}"
     except Unfit as why:
-        return f"unfit {why}"
+        return f"unfit {_words(why)}"
     except Ended as end:
-        return f"failed the program ended: {end}"
-    except AssertionError as error:
-        return f"failed AssertionError: {error}"
+        return f"failed the program ended: {_words(end)}"
     except BaseException as error:  # noqa: BLE001  # whatever a test raises, it hasn't passed
-        return f"failed {type(error).__name__}: {error}"
-    return f"failed the program ended: {peer.gone}" if peer.gone else "passed"
+        return f"failed {type(error).__name__}: {_words(error)}"
+    return f"failed the program ended: {_words(peer.gone)}" if peer.gone else "passed"
+
+
+def _words(told: object) -> str:
+    """What the test said, its beginning. A program may have had a hand in it: a value too long to be told twice, an
+    object whose text the program is asked for and ends itself instead. Its test has failed all the same.
+    """
+    try:
+        return str(told)[:_LONGEST]
+    except BaseException:  # noqa: BLE001  # as above
+        return ""
 
 
 def _run(peer: Peer, load: Proxy, prefix: str, completion: str, test: str, entry_point: str) -> None:
@@ -224,7 +248,7 @@ def _mentioned(code: CodeType) -> set[str]:
 
 
 def _say(fd: int, line: str) -> None:
-    data = line.encode("utf-8", "replace")[:2000].replace(b"\n", b" ") + b"\n"
+    data = line[:_LONGEST].encode("utf-8", "replace")[:_LONGEST].replace(b"\n", b" ") + b"\n"
     os.write(fd, data)
 
 
