@@ -57,18 +57,6 @@ def need(command: str, package: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared_server: FakeServer) -> FakeServer:
-    shared_server.reset_stats()
-    return shared_server
-
-
-@pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     need("openssl", "openssl")
     return Certificates(tmp_path_factory.mktemp("tls") / "certificates")

@@ -36,18 +36,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared_server: FakeServer) -> FakeServer:
-    shared_server.reset_stats()
-    return shared_server
-
-
 def outcomes(ended: list[tuple[Job, Ended]]) -> dict[int, str]:
     """What each job came to; each is there once."""
     counts = Counter(one.request.doc_id for one, _ in ended)

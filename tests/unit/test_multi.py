@@ -31,18 +31,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared_server: FakeServer) -> FakeServer:
-    shared_server.reset_stats()
-    return shared_server
-
-
 class Post:
     """A call with a body of one's own and functions that do what they like."""
 

@@ -48,18 +48,6 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared_server: FakeServer) -> FakeServer:
-    shared_server.reset_stats()
-    return shared_server
-
-
 def make(
     server: FakeServer, behaviour: str = "", *, secrets: dict[str, str] | None = None, **options: Any
 ) -> OpenAIAdapter:
