@@ -22,6 +22,7 @@ from shared.clock import Clock
 from shared.errors import Retryable
 from shared.requests import Request
 
+GROUP = 16  # calls sent between two looks at what came: a first wave sent in one go would come back in one go, too
 IDLE = 60.0  # seconds without any event after which it looks around
 
 
@@ -113,10 +114,10 @@ class Engine(Generic[J]):
             return [(token, lost) for token in broken.close()]
 
     def _start_submitted(self) -> list[tuple[J, Ended]]:
-        """Send what was submitted; gives those whose request couldn't even be made."""
+        """Send the next of what was submitted; gives those whose request couldn't even be made."""
         failed: list[tuple[J, Ended]] = []
         jobs = self._jobs
-        while jobs:
+        for _ in range(min(len(jobs), GROUP)):
             job = jobs.popleft()
             request, started = job.request, self._clock.monotonic()
             try:

@@ -23,7 +23,7 @@ from inferd.adapters.transport import SETTLE_LOOKS, Call, Handle, Reply, Transpo
 
 T = TypeVar("T")
 
-_BATCH = 32  # events taken at once: what ended meanwhile is not kept waiting for long
+_BATCH = 16  # events taken at once: what ended meanwhile is not kept waiting for long
 _NEVER = float("inf")
 
 
