@@ -363,7 +363,8 @@ class Dispatcher:
         for lane in self.lanes:
             lane.workers.end()
         patience = self._clock.monotonic() + PATIENCE
-        for lane in self.lanes:
+        busy = [lane for lane in self.lanes if lane.in_flight]
+        for lane in busy:
             if hung := lane.workers.wait(patience - self._clock.monotonic()):
                 self._log.warning("calls were cut off", model=lane.model.abbr, count=hung)
         self._take_in()  # the last answers: nothing comes after this
@@ -376,5 +377,8 @@ class Dispatcher:
         if not self._life.close(timeout):
             self._log.error("statuses could not be written")
             saved = False
+        for lane in self.lanes:
+            if lane not in busy:  # its threads closed their connections meanwhile
+                lane.workers.wait(patience - self._clock.monotonic())
         self._counters = self._count(self._clock.monotonic())
         return Ending(self._life.done, self._life.failed, unfinished, saved)
