@@ -92,8 +92,10 @@ class _Answers:
         self._told = 0
         self._untold = 0
 
-    def add(self, task: TaskSpec) -> None:
-        if task.generation.max_tokens is UNSET:
+    def add(self, task: TaskSpec, instance: requests.Instance) -> None:
+        if instance.request_type != "generate_until":
+            self._told += 1  # endpoints generate a token beside what they are asked for
+        elif task.generation.max_tokens is UNSET:
             self._untold += 1
         else:
             self._told += task.generation.max_tokens
@@ -110,10 +112,12 @@ def _measure(suite: Suite, dataset: DatasetConfig) -> tuple[int, int, float, _An
     answers = _Answers()
     for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault):
         count += 1
-        units += requests.instances_of(task)
-        for message in requests.render(task, suite.models[0], 0).messages:
-            tokens += _tokens(message.content)
-        answers.add(task)
+        for instance in requests.instances_of(task):
+            units += 1
+            prompt = requests.render(task, suite.models[0], 0, instance)
+            texts = [message.content for message in prompt.messages]
+            tokens += sum(_tokens(text) for text in (*texts, prompt.text, prompt.continuation) if text is not UNSET)
+            answers.add(task, instance)
     return count, units, tokens, answers
 
 

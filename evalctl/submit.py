@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evald.faults import dataset_faults, task_fault
-from inferd.adapters import model_faults
+from inferd.adapters import cannot, model_faults
 from inferd.local_model import with_identities
 from shared import claims
 from shared.atomic import make_folder, remove, replace
@@ -58,7 +58,7 @@ def submit(path: Path, work: WorkDir, paths: Mapping[str, Path] | None = None, *
                     f"{work}: inferd is at work here ({claims.owner(path)}): "
                     f"watch it with `evalctl status -w {work} --watch`, or stop it before a suite is submitted"
                 )
-        plan = make_plan(work, suite, text.encode(), SystemClock(), fault=task_fault)
+        plan = make_plan(work, suite, text.encode(), SystemClock(), fault=task_fault, cannot=cannot)
         replace(work.suite, text.encode())
         for beat in work.infer_heartbeats():
             remove(beat)  # of an inferd that has ended: whoever waits for the next one shall not take it for that one's

@@ -32,15 +32,17 @@ class Predictions:
             ]
         )
 
-    def take(self, doc_id: int, repeats: int) -> list[Prediction]:
-        """The doc's predictions, one a repeat."""
-        rows = []
-        for repeat in range(repeats):
-            row = next(self._rows, None)
-            if row is None or (row.doc_id, row.idx, row.repeat) != (doc_id, 0, repeat):
-                found = "the end" if row is None else f"({row.doc_id}, {row.idx}, {row.repeat})"
-                raise Incomplete(f"{self._where}: predictions hold {found} where the plan has ({doc_id}, 0, {repeat})")
-            rows.append(row)
+    def take(self, doc_id: int, instances: int, repeats: int) -> list[list[Prediction]]:
+        """The doc's predictions: of each repeat those of its instances, in the order of their idx."""
+        rows: list[list[Prediction]] = [[] for _ in range(repeats)]
+        for idx in range(instances):
+            for repeat in range(repeats):
+                row = next(self._rows, None)
+                if row is None or (row.doc_id, row.idx, row.repeat) != (doc_id, idx, repeat):
+                    found = "the end" if row is None else f"({row.doc_id}, {row.idx}, {row.repeat})"
+                    due = f"({doc_id}, {idx}, {repeat})"
+                    raise Incomplete(f"{self._where}: predictions hold {found} where the plan has {due}")
+                rows[repeat].append(row)
         return rows
 
     def finish(self) -> None:

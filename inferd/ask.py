@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET
 
 from inferd.adapters import ModelAdapter
 from inferd.outcome import outcome_of
@@ -63,7 +64,9 @@ class Asker:
 
     def ask(self, request: Request, attempt: int) -> Ended:
         started = self._clock.monotonic()
-        return self.ended(request, attempt, started, lambda: self.adapter.generate(request.prompt, request.task))
+        prompt = request.prompt
+        method = "generate" if prompt.request_type in (UNSET, "generate_until") else prompt.request_type
+        return self.ended(request, attempt, started, lambda: getattr(self.adapter, method)(prompt, request.task))
 
     def ended(self, request: Request, attempt: int, started: float, answer: Callable[[], object]) -> Ended:
         """What `answer()` comes to. Never raises: whatever an adapter does ends as an outcome or a classed error.
@@ -75,7 +78,7 @@ class Asker:
         try:
             given = answer()
             if isinstance(given, Generation):
-                generation = given
+                generation = _complete(given, request)
             else:
                 error = Permanent("adapter", f"generate returned {type(given).__name__}, not a Generation")
         except AttemptError as raised:
@@ -140,6 +143,16 @@ class Asker:
         kept = _decode(line).generation  # what can't be read back would be no answer when it is merged
         assert kept is not None
         return Ended(line, outcome, None, "", latency, cost, usage, kept.served_model, kept.system_fingerprint)
+
+
+def _complete(generation: Generation, request: Request) -> Generation:
+    """Raises Permanent when a likelihood was asked for and none came: nothing may be made of that."""
+    if request.prompt.request_type in (UNSET, "generate_until"):
+        return generation
+    told = generation.loglikelihood
+    if told is None or math.isnan(told):
+        raise Permanent("adapter", f"{request.prompt.request_type} returned a Generation without a loglikelihood")
+    return generation
 
 
 def described(error: BaseException) -> str:

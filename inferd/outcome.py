@@ -49,7 +49,11 @@ RULES: tuple[Rule, ...] = (
         f"some text, {_one_of(LENGTH)}",
         lambda generation, reason: reason in LENGTH and bool(generation.text.strip()),
     ),
-    Rule("ok", "some text", lambda generation, _: bool(generation.text.strip())),
+    Rule(
+        "ok",
+        "some text, or a likelihood where one was asked for",
+        lambda generation, _: bool(generation.text.strip()) or generation.loglikelihood is not None,
+    ),
     Rule(
         "tool_call",
         f"no text but a tool call, or {_one_of(TOOL)}",

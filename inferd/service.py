@@ -23,7 +23,7 @@ import click
 import msgspec
 
 from inferd import local_model, shards
-from inferd.adapters import build_adapter, is_carried, model_faults
+from inferd.adapters import build_adapter, cannot, is_carried, model_faults
 from inferd.adapters.redact import Redactor, usual_writings
 from inferd.ask import Asker, Redact
 from inferd.dispatcher import Dispatcher
@@ -232,7 +232,7 @@ def _plan(work: WorkDir, clock: SystemClock, tick: Callable[[], None], logger: A
         plan = read_plan_if_sound(work)
         if plan is None or plan.suite_digest != suite_digest(text, suite):
             logger.info("planning")
-            plan = make_plan(work, suite, text, clock, tick=tick)
+            plan = make_plan(work, suite, text, clock, cannot=cannot, tick=tick)
     return suite, plan
 
 

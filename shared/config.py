@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shared.records import Example, GenerationSettings, Message, Named
+from shared.records import Example, GenerationSettings, Message, Named, TaskType
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1)]
@@ -100,7 +100,8 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
 class FieldMapping(_Table, frozen=True, kw_only=True):
     """Which field of a row holds what. metadata: fields that a task keeps as they are, for metrics that need them.
     target: a string, a number, a boolean or an array of them. task_id: default
-    `<abbr>-<doc_id>`. A name with dots that is no field itself leads into nested objects: `answers.text`.
+    `<abbr>-<doc_id>`. A name with dots that is no field itself leads into nested objects: `answers.text`. choices: the
+    answers that there are, an array. gold: the right one's position from 0, its letter, or an array of those.
     """
 
     prompt: str | None = None
@@ -109,6 +110,8 @@ class FieldMapping(_Table, frozen=True, kw_only=True):
     category: str | None = None
     cluster: str | None = None
     metadata: tuple[str, ...] = ()
+    choices: str | None = None
+    gold: str | None = None
 
 
 class DatasetConfig(_Table, frozen=True, kw_only=True):
@@ -121,7 +124,9 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     all that matched when it has none; the last match); a target without a match is refused. metric, post_process: see
     `shared.scoring`; the first metric is the headline. metric, post_process, category, few_shot and generation hold
     for all tasks that don't tell their own. repeats: samples of each task. seed_per_repeat: a repeat's seed is seed +
-    repeat; if false, each repeat sends the same one. limit: only the first so many rows.
+    repeat; if false, each repeat sends the same one. limit: only the first so many rows. request_type: how the model is
+    asked: for a text, or how likely it holds one (`shared.records.TaskSpec`). target_delimiter: stands between a prompt
+    and what follows it, where both are plain text.
     """
 
     abbr: Name
@@ -140,6 +145,8 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     seed_per_repeat: bool = True
     limit: Count | None = None
     generation: GenerationSettings = GenerationSettings()
+    request_type: TaskType = "generate_until"
+    target_delimiter: str = " "
 
 
 class InferConfig(_Table, frozen=True, kw_only=True):

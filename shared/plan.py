@@ -27,6 +27,7 @@ from shared.records import (
     PlanGroup,
     PlanPair,
     PlanShard,
+    RequestType,
     TaskSpec,
     check_schema,
     encode_record,
@@ -59,11 +60,12 @@ def make_plan(
     clock: Clock,
     *,
     fault: Callable[[TaskSpec], str | None] = no_fault,
+    cannot: Callable[[ModelConfig, RequestType], str | None] = lambda model, request_type: None,
     tick: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Write the tasks files and plan.json for `suite` (whose frozen text is `text`), under the caller's plan claim.
 
-    fault: see `read_tasks`.
+    fault: see `read_tasks`. cannot: why a model can't be asked so, in words, None where it can.
 
     Raises SuiteError with every problem of every dataset file at once; then plan and tasks files are as they were.
     Killed between the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it,
@@ -81,6 +83,10 @@ def make_plan(
             problems += error.problems
             continue
         instances[dataset.abbr] = counter.instances
+        for model in suite.models:
+            for request_type in sorted(counter.request_types):
+                if (why := cannot(model, request_type)) is not None:
+                    problems.append(Problem(f"{model.abbr} x {dataset.abbr}", why))
         planned.append(
             PlanDataset(
                 abbr=dataset.abbr,
@@ -169,11 +175,14 @@ class _Counter:
     def __init__(self) -> None:
         self.docs = 0
         self.instances = 0
+        self.request_types: set[RequestType] = set()
 
     def lines(self, tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
         for task in tasks:
             self.docs += 1
-            self.instances += requests.instances_of(task)
+            asked = requests.instances_of(task)
+            self.instances += len(asked)
+            self.request_types.update(instance.request_type for instance in asked)
             yield encode_record(task) + b"\n"
 
 

@@ -24,6 +24,12 @@ Outcome = Literal[Answered, "error", "not_run"]
 ANSWER_KINDS: tuple[Answered, ...] = Answered.__args__  # type: ignore[attr-defined]  # Literal's own list, kept in one place
 ANSWERS: frozenset[str] = frozenset(ANSWER_KINDS)
 
+RequestType = Literal["generate_until", "loglikelihood", "loglikelihood_rolling"]
+"""What a model can be asked for: to go on from a prompt, how likely it holds one continuation, how likely a whole text.
+"""
+TaskType = Literal[RequestType, "multiple_choice"]
+"""What a task asks for. `multiple_choice` takes one loglikelihood request a choice."""
+
 PairState = Literal["pending", "running", "done", "fail"]
 DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
 
@@ -104,6 +110,11 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     right. few_shot: put before the prompt as turns of the chat. cluster: tasks that share one aren't independent
     samples (several questions about one text); by default each task is its own. metadata: what a metric needs beside
     the targets, such as the tests of a program.
+
+    request_type: how the model is asked. `loglikelihood`: how likely it holds the one target behind the prompt.
+    `multiple_choice`: the same of each of `choices`; gold: the positions of the right ones. `loglikelihood_rolling`:
+    how likely it holds the prompt itself. target_delimiter: stands between the prompt and what follows it, in few-shot
+    examples too.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -118,17 +129,26 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     cluster: str = ""
     metadata: dict[str, Any] = {}
     generation: GenerationSettings = GenerationSettings()
+    request_type: TaskType = "generate_until"
+    choices: tuple[str, ...] = ()
+    gold: tuple[int, ...] = ()
+    target_delimiter: str = " "
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
     """What an adapter is given to send: the turns as they go out, and the settings with all layers merged.
 
-    repeat: which sample of the same instance this is; `generation.seed` already differs by it.
+    repeat: which sample of the same instance this is; `generation.seed` already differs by it. request_type: unset is
+    `generate_until`. text: the prompt as plain text, for endpoints that complete one; then there are no messages.
+    continuation: whose likelihood behind `text` is asked for, its delimiter included.
     """
 
     messages: tuple[Message, ...]
     generation: GenerationSettings = GenerationSettings()
     repeat: int = 0
+    request_type: RequestType | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    continuation: str | UnsetType = UNSET
 
 
 # --- what came back ---------------------------------------------------------------------------------------------------
@@ -156,6 +176,8 @@ class Generation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     when unknown. token_nll: sum over the answer's tokens of -ln p, in nats; token_count: over how many tokens.
     finish_reason: as the endpoint named it, None when it named none. refusal: the endpoint's own words for declining,
     if it marked them so. first_token_seconds: from the send to the first text of a stream.
+    loglikelihood: of what was asked for, the sum over its tokens of ln p, in nats; then token_count says over how many.
+    is_greedy: whether each of those tokens was the most likely one.
     """
 
     text: str
@@ -170,6 +192,8 @@ class Generation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     served_model: str | None = None
     system_fingerprint: str | None = None
     first_token_seconds: float | None = None
+    loglikelihood: float | None = None
+    is_greedy: bool | None = None
 
 
 class Attempt(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,8 @@
 """From a task to the requests it needs: what is sent, and the request_key that decides whether an answer may be reused.
 
-A request is (doc_id, idx, repeat). For generated answers a task has one instance, idx 0; further request types add
-instances here, and everything after this module goes by the key and the triple alone.
+A request is (doc_id, idx, repeat). A generated answer needs one instance, idx 0; a likelihood needs one a choice, and
+one more where it is also asked for without its prompt. Everything after this module goes by the key and the triple
+alone.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from shared.config import DatasetConfig, ModelConfig
-from shared.records import Message, Prompt, TaskSpec
+from shared.records import Message, Prompt, RequestType, TaskSpec
+from shared.scoring import measures_of
+from shared.vocabulary import UNCONDITIONAL
 
-REQUEST_TYPE = b"generate_until"
+FEW_SHOT_DELIMITER = "\n\n"
+"""Between few-shot examples where they are plain text, as in lm-evaluation-harness."""
 PROMPT_ONLY = frozenset({"openai", "local"})
 """Adapter types that send the prompt and look at nothing else of a task."""
 
@@ -62,10 +66,56 @@ def identity(model: ModelConfig) -> bytes:
     )
 
 
-def render(task: TaskSpec, model: ModelConfig, repeat: int, *, seed_per_repeat: bool = True) -> Prompt:
-    """The turns and settings of one repeat. A seed, where one is given, differs by repeat (seed + repeat) unless
+class Instance(Struct, frozen=True):
+    """One model request that a task needs. continuation: whose likelihood is asked for. conditional: behind the
+    task's prompt, or on its own.
+    """
+
+    request_type: RequestType = "generate_until"
+    continuation: str = ""
+    conditional: bool = True
+
+
+GENERATED = (Instance(),)
+
+
+def instances_of(task: TaskSpec) -> tuple[Instance, ...]:
+    """The requests that one repeat of the task needs, in the order of their idx. Of a choice: first all choices behind
+    the prompt, then, where a metric needs it, all of them without.
+    """
+    match task.request_type:
+        case "generate_until":
+            return GENERATED
+        case "loglikelihood_rolling":
+            return (Instance("loglikelihood_rolling"),)
+        case "loglikelihood":
+            return (Instance("loglikelihood", task.target_delimiter + task.targets[0]),)
+        case "multiple_choice":
+            texts = [task.target_delimiter + choice for choice in task.choices]
+            asked = [Instance("loglikelihood", text) for text in texts]
+            if any(measure.name in UNCONDITIONAL for measure in measures_of(task.metric_name)):
+                asked += [Instance("loglikelihood", text, conditional=False) for text in texts]
+            return tuple(asked)
+
+
+def request_types(task: TaskSpec) -> frozenset[RequestType]:
+    """What a model must be able to answer for this task."""
+    return frozenset(instance.request_type for instance in instances_of(task))
+
+
+def render(
+    task: TaskSpec, model: ModelConfig, repeat: int, instance: Instance = GENERATED[0], *, seed_per_repeat: bool = True
+) -> Prompt:
+    """What is sent for one repeat of an instance. A seed, where one is given, differs by repeat (seed + repeat) unless
     `seed_per_repeat` is false.
     """
+    if instance.request_type != "generate_until":
+        # How an answer is to be sampled is no part of it: there is none.
+        likelihood = {"request_type": instance.request_type, "continuation": instance.continuation}
+        if instance.request_type == "loglikelihood_rolling":
+            del likelihood["continuation"]
+        text = plain_text(task) if instance.conditional else ""
+        return Prompt(messages=(), repeat=repeat, text=text, **likelihood)  # type: ignore[arg-type]  # as named
     turns: list[Message] = []
     for example in task.few_shot:
         turns += (Message("user", example.prompt), Message("assistant", example.target))
@@ -81,13 +131,21 @@ def render(task: TaskSpec, model: ModelConfig, repeat: int, *, seed_per_repeat: 
     return Prompt(messages=tuple(turns), generation=settings, repeat=repeat)
 
 
+def plain_text(task: TaskSpec) -> str:
+    """The task's prompt behind its few-shot examples, as text for a model that knows no chat."""
+    shots = [f"{example.prompt}{task.target_delimiter}{example.target}" for example in task.few_shot]
+    asked = task.prompt if task.prompt is not None else "".join(message.content for message in task.messages or ())
+    return FEW_SHOT_DELIMITER.join([*shots, asked])
+
+
 def request_key(model_identity: bytes, prompt: Prompt, task: TaskSpec | None) -> str:
     """SHA-256 over the canonical form of all that can change the answer.
 
     task: given for adapters that look at more of it than the prompt (all but the HTTP ones may).
     """
     seen = _ENCODER.encode(task) if task is not None else b""
-    return hashlib.sha256(b"\0".join((REQUEST_TYPE, model_identity, _ENCODER.encode(prompt), seen))).hexdigest()
+    kind = b"generate_until" if prompt.request_type is UNSET else prompt.request_type.encode()
+    return hashlib.sha256(b"\0".join((kind, model_identity, _ENCODER.encode(prompt), seen))).hexdigest()
 
 
 def requests_of(
@@ -101,15 +159,10 @@ def requests_of(
 ) -> Iterator[Request]:
     """Every request of one task, in (idx, repeat) order."""
     seen = None if model.type in PROMPT_ONLY else task
-    for repeat in range(repeats):
-        prompt = render(task, model, repeat, seed_per_repeat=seed_per_repeat)
-        yield Request(request_key(model_identity, prompt, seen), doc_id, 0, repeat, task, prompt)
-
-
-def instances_of(task: TaskSpec) -> int:
-    """How many model requests one repeat of the task needs."""
-    del task  # a generated answer needs one; likelihood choices will need one each
-    return 1
+    for idx, instance in enumerate(instances_of(task)):
+        for repeat in range(repeats):
+            prompt = render(task, model, repeat, instance, seed_per_repeat=seed_per_repeat)
+            yield Request(request_key(model_identity, prompt, seen), doc_id, idx, repeat, task, prompt)
 
 
 def pair_settings(model: ModelConfig, dataset: DatasetConfig) -> bytes:

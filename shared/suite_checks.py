@@ -21,6 +21,7 @@ from shared.addresses import CONTROL, address_fault, header_faults, userinfo_fau
 from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
+from shared.records import TaskType
 from shared.scoring import Spec, measures_of, spec_faults, steps_of
 from shared.tables import convert_table, join_place, show, unknown_word
 from shared.tasks.mapping import compile_template, is_mapped
@@ -237,13 +238,27 @@ def _file_fault(path: Path, remedy: str = "") -> str | None:
         return f"can't be read: {error.strerror}: {path}"
 
 
+NEEDED_FIELDS: Mapping[TaskType, dict[str, str]] = {
+    "generate_until": {"target": ": the field that holds the right answer"},
+    "loglikelihood": {"target": ": the field that holds the text whose likelihood is asked for"},
+    "multiple_choice": {
+        "choices": " of request_type multiple_choice: the field that holds the choices",
+        "gold": " of request_type multiple_choice: the field that holds the right one's position",
+    },
+    "loglikelihood_rolling": {},
+}
+"""What `fields` must name of rows that aren't tasks yet, and the rest of the sentence that says so."""
+
+
 def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
     fields = dataset.fields
     untargeted = not spec_faults(measures_of, default_metric(dataset), "") and all(
         measure.name in UNTARGETED for measure in measures_of(default_metric(dataset))
     )
-    if fields is None or not (fields.target or untargeted):
-        yield Problem(f"{place}.fields.target", "is required for plain rows: the field that holds the right answer")
+    needed = NEEDED_FIELDS[dataset.request_type]
+    for name in needed if not untargeted else ():
+        if fields is None or getattr(fields, name) is None:
+            yield Problem(f"{place}.fields.{name}", f"is required for plain rows{needed[name]}")
     sources = {
         "fields.prompt": fields.prompt if fields else None,
         "prompt": dataset.prompt,

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from shared.instructions import Instructions
 from shared.patterns import compiled, pattern_fault
 from shared.programs import ProgramTests
+from shared.records import TaskType
 from shared.tables import show
 
 Count = Annotated[int, Meta(ge=1)]
@@ -314,6 +315,22 @@ class CodeExecParameters(MetricParameters, frozen=True, kw_only=True):
 UNTARGETED: frozenset[str] = frozenset({"ifeval", "code_exec"})
 """Metrics that look at a task's metadata and at no target."""
 
+LIKELIHOOD: Mapping[str, frozenset[TaskType]] = {
+    "acc": frozenset({"multiple_choice", "loglikelihood"}),
+}
+"""Metrics of likelihoods, and the types of tasks that they can score. All others score generated texts."""
+
+UNCONDITIONAL: frozenset[str] = frozenset()
+"""Metrics that need the likelihood of each choice without its prompt, too."""
+
+USUAL_METRIC: Mapping[TaskType, str] = {
+    "generate_until": "exact_match",
+    "multiple_choice": "acc",
+    "loglikelihood": "acc",
+    "loglikelihood_rolling": "word_perplexity",
+}
+"""What scores a task where nothing says a metric."""
+
 METADATA: Mapping[str, type[Struct]] = {"ifeval": Instructions, "code_exec": ProgramTests}
 """What a metric needs of a task's metadata, which is checked when the task is read."""
 
@@ -334,4 +351,5 @@ METRICS: Mapping[str, type[MetricParameters]] = {
     "rouge_lsum": RougeParameters,
     "ifeval": IfevalParameters,
     "code_exec": CodeExecParameters,
+    "acc": MetricParameters,  # the most likely choice is a right one; of one target: it is what the model would say
 }

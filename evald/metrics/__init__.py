@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from evald.metrics import (
+    acc,
     accuracy,
     bleu,
     chrf,
@@ -72,6 +73,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("rouge_lsum", rouge.VERSION, rouge.make_lsum),
         Metric("ifeval", ifeval.VERSION, ifeval.make),
         Metric("code_exec", code_exec.VERSION, code_exec.make),
+        Metric("acc", acc.VERSION, acc.make),
     )
 }
 

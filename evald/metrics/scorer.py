@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from shared.records import TaskSpec
+from shared.records import Generation, TaskSpec
 
 
 class Sample(NamedTuple):
     """One answer to one task. answer, targets: post-processed; answer is None where nothing was extracted. text: the
-    answer as the model gave it.
+    answer as the model gave it. said: where likelihoods were asked for, the generation of each instance, in the order
+    of `shared.requests.instances_of`; then answer is the letter of the most likely choice, "" where there is none.
     """
 
     answer: str | None
     targets: Sequence[str]
     text: str
     task: TaskSpec
+    said: tuple[Generation, ...] = ()
 
 
 NO_TASK = TaskSpec(task_id="", targets=())

@@ -20,7 +20,7 @@ from inferd.adapters.transport import Call, Transport
 from inferd.local_model import option_faults
 from shared.config import InferConfig, ModelConfig
 from shared.errors import Problem, UsageError
-from shared.records import Generation, Prompt, TaskSpec
+from shared.records import Generation, Prompt, RequestType, TaskSpec
 from shared.secrets import looks_like_key
 from shared.tables import close_match, show
 
@@ -31,6 +31,9 @@ BUILT_IN: Mapping[str, type[Any]] = {"rule": RuleAdapter, "noisy": NoisyAdapter,
 
 class ModelAdapter(Protocol):
     """Asks one model. `generate` is called from up to max_workers threads at once.
+
+    One that can tell likelihoods also has `loglikelihood(prompt, task)` (of `prompt.continuation` behind `prompt.text`)
+    and `loglikelihood_rolling(prompt, task)` (of `prompt.text`), which return a Generation with `loglikelihood`.
 
     An adapter over a network also has `endpoint: str`, the address as it may be shown.
     """
@@ -52,7 +55,7 @@ class CarriedAdapter(ModelAdapter, Protocol):
     transport: Transport
 
     def call(self, prompt: Prompt, task: TaskSpec) -> Call:
-        """The call that `generate` would make."""
+        """The call that the method for `prompt.request_type` would make."""
 
 
 def is_carried(adapter: ModelAdapter) -> TypeGuard[CarriedAdapter]:
@@ -101,6 +104,17 @@ def check_adapter(model: ModelConfig) -> list[str]:
     except ValueError:
         pass  # a class without a signature, such as one written in C: building it will tell
     return []
+
+
+def cannot(model: ModelConfig, request_type: RequestType) -> str | None:
+    """Why the model can't be asked so, in words with the remedy; None where it can. Imports user code."""
+    if request_type == "generate_until":
+        return None
+    if model.type in ENDPOINTS:
+        return f"{request_type}: an endpoint can't be asked for likelihoods yet"
+    if not callable(getattr(_load(model.type), request_type, None)):
+        return f"{request_type}: the adapter {show(model.type)} has no method `{request_type}(prompt, task)`"
+    return None
 
 
 def model_faults(model: ModelConfig) -> list[Problem]:

@@ -21,6 +21,7 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 from msgspec import UNSET
 
+from inferd.adapters.builtin_likelihood import Likelihoods
 from shared.programs import ProgramTests
 from shared.records import Generation, Prompt, TaskSpec, Usage
 from shared.scoring import measures_of, steps_of
@@ -47,18 +48,20 @@ _WORDS = (
 )
 
 
-class RuleAdapter:
+class RuleAdapter(Likelihoods):
     """Right on all but about 2 % of the tasks, chosen by SHA-256 of the task_id; confidence 0.9 to 0.99."""
 
     def __init__(self, model_id: str) -> None:
         self.model_id = model_id
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
-        right = _share("rule", task.task_id) >= 0.02
-        return _generation(self.model_id, prompt, task, right, 0.9 + 0.09 * _share("sure", task.task_id))
+        return _generation(self.model_id, prompt, task, *self.judge(prompt, task))
+
+    def judge(self, prompt: Prompt, task: TaskSpec) -> tuple[bool, float]:
+        return _share("rule", task.task_id) >= 0.02, 0.9 + 0.09 * _share("sure", task.task_id)
 
 
-class NoisyAdapter:
+class NoisyAdapter(Likelihoods):
     """Wrong on about `error_rate` of the samples, by task, repeat and seed; confidence about 0.95 regardless."""
 
     def __init__(self, model_id: str, error_rate: float = 0.6) -> None:
@@ -66,12 +69,14 @@ class NoisyAdapter:
         self._error_rate = error_rate
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
+        return _generation(self.model_id, prompt, task, *self.judge(prompt, task))
+
+    def judge(self, prompt: Prompt, task: TaskSpec) -> tuple[bool, float]:
         sample = _sample(self.model_id, prompt, task)
-        right = _share("noisy", *sample) >= self._error_rate
-        return _generation(self.model_id, prompt, task, right, 0.93 + 0.04 * _share("sure", *sample))
+        return _share("noisy", *sample) >= self._error_rate, 0.93 + 0.04 * _share("sure", *sample)
 
 
-class BiasedAdapter:
+class BiasedAdapter(Likelihoods):
     """Right on about 95 % in good categories and 20 % in bad ones; confidence about 0.85 in both.
 
     good: the good categories. By default half of all names are, by SHA-256 of the name.
@@ -82,9 +87,12 @@ class BiasedAdapter:
         self._good = None if good is None else frozenset(good)
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
+        return _generation(self.model_id, prompt, task, *self.judge(prompt, task))
+
+    def judge(self, prompt: Prompt, task: TaskSpec) -> tuple[bool, float]:
         sample = _sample(self.model_id, prompt, task)
         right = _share("biased", *sample) < (0.95 if self._is_good(task.category) else 0.2)
-        return _generation(self.model_id, prompt, task, right, 0.82 + 0.06 * _share("sure", *sample))
+        return right, 0.82 + 0.06 * _share("sure", *sample)
 
     def _is_good(self, category: str) -> bool:
         return category in self._good if self._good is not None else _share("category", category) < 0.5

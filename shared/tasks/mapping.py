@@ -150,6 +150,10 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
             else "",
             metadata=part("fields.metadata", lambda: {name: _field(row, name) for name in fields.metadata}, {}),
             generation=dataset.generation,
+            request_type=dataset.request_type,
+            choices=part("fields.choices", lambda: _choices(row, fields.choices), ()),
+            gold=part("fields.gold", lambda: _gold(row, fields.gold), ()),
+            target_delimiter=dataset.target_delimiter,
         )
         return (None, [f"task {task_id}: {fault}" for fault in faults]) if faults else (task, [])
 
@@ -186,6 +190,32 @@ def _targets(row: Row, name: str | None, pattern: re.Pattern[str] | None) -> tup
     value = _field(row, name)
     targets = tuple(text_of(item) for item in (value if isinstance(value, list) else [value]))
     return tuple(_last_match(pattern, target) for target in targets) if pattern else targets
+
+
+def _choices(row: Row, name: str | None) -> tuple[str, ...]:
+    if name is None:
+        return ()
+    value = _field(row, name)
+    if not isinstance(value, list):
+        raise RowError(f"expected an array of choices, got {show(value)}")
+    return tuple(text_of(item) for item in value)
+
+
+def _gold(row: Row, name: str | None) -> tuple[int, ...]:
+    """Positions from 0: 1, "1" and "B" are the second choice."""
+    if name is None:
+        return ()
+    value = _field(row, name)
+    return tuple(_position(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _position(value: Any) -> int:
+    text = text_of(value).strip()
+    if len(text) == 1 and "A" <= text.upper() <= "Z":
+        return ord(text.upper()) - ord("A")
+    if text.isascii() and text.isdigit():
+        return int(text[:9])
+    raise RowError(f"expected a position from 0 or a letter, got {show(value)}")
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> str:

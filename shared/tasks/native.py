@@ -15,11 +15,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from shared.config import BoundedSettings, DatasetConfig
 from shared.errors import Problem
-from shared.records import SCHEMA, Example, Message, Named, TaskSpec
+from shared.records import SCHEMA, Example, Message, Named, TaskSpec, TaskType
 from shared.scoring import Spec, measures_of, spec_faults, steps_of
 from shared.tables import convert_table
 from shared.tasks.rows import json_fault, not_an_object, read_lines
-from shared.vocabulary import METADATA, NUMERIC, UNTARGETED
+from shared.vocabulary import LIKELIHOOD, METADATA, NUMERIC, UNTARGETED, USUAL_METRIC
 
 _DIGIT = re.compile(r"\d")
 
@@ -41,38 +41,48 @@ class TaskLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cluster: str = ""
     metadata: dict[str, Any] = {}
     generation: BoundedSettings | UnsetType = UNSET
+    request_type: TaskType | UnsetType = UNSET
+    choices: tuple[str, ...] = ()
+    gold: tuple[int, ...] = ()
+    target_delimiter: str | UnsetType = UNSET
 
 
 def native_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, TaskSpec | list[Problem]]]:
     """The tasks of a file of TaskSpec lines, each with the number of its line, or what is wrong with the line."""
     decode = msgspec.json.Decoder(TaskLine).decode
-    metric, post_process = default_metric(dataset), default_post_process(dataset)
+    post_process = default_post_process(dataset)
     for number, data in read_lines(path):
         try:
             line = decode(data)
         except (msgspec.DecodeError, RecursionError) as error:
             yield number, _explain(data, f"{path}:{number}", error)
             continue
+        kind = dataset.request_type if line.request_type is UNSET else line.request_type
         task = TaskSpec(
             schema=line.schema,
             task_id=line.task_id,
             prompt=line.prompt,
             messages=line.messages,
             targets=line.targets,
-            metric_name=metric if line.metric_name is UNSET else line.metric_name,
+            metric_name=default_metric(dataset, kind) if line.metric_name is UNSET else line.metric_name,
             post_process=post_process if line.post_process is UNSET else line.post_process,
             category=dataset.category if line.category is UNSET else line.category,
             few_shot=dataset.few_shot if line.few_shot is UNSET else line.few_shot,
             cluster=line.cluster,
             metadata=line.metadata,
             generation=dataset.generation if line.generation is UNSET else line.generation.over(dataset.generation),
+            request_type=kind,
+            choices=line.choices,
+            gold=line.gold,
+            target_delimiter=dataset.target_delimiter if line.target_delimiter is UNSET else line.target_delimiter,
         )
         faults = task_faults(task)
         yield number, [Problem(f"{path}:{number}", fault) for fault in faults] if faults else task
 
 
-def default_metric(dataset: DatasetConfig) -> Spec:
-    return "exact_match" if dataset.metric is UNSET else dataset.metric
+def default_metric(dataset: DatasetConfig, kind: TaskType | None = None) -> Spec:
+    """kind: of the task; by default the dataset's own."""
+    return USUAL_METRIC[kind or dataset.request_type] if dataset.metric is UNSET else dataset.metric
 
 
 def default_post_process(dataset: DatasetConfig) -> Spec:
@@ -94,6 +104,7 @@ def task_faults(task: TaskSpec) -> list[str]:
             faults.append("prompt: is empty")
     elif not any(message.content.strip() for message in task.messages or ()):
         faults.append("messages: hold no text")
+    faults += _type_faults(task)
     faults += spec_faults(measures_of, task.metric_name, "metric_name")
     faults += spec_faults(steps_of, task.post_process, "post_process")
     if not faults:
@@ -101,9 +112,40 @@ def task_faults(task: TaskSpec) -> list[str]:
     return faults
 
 
+def _type_faults(task: TaskSpec) -> Iterator[str]:
+    """What its way of asking needs and the task doesn't have."""
+    if task.request_type == "multiple_choice":
+        if len(task.choices) < 2:
+            yield f"choices: expected at least two, got {len(task.choices)}"
+        for index, choice in enumerate(task.choices):
+            if not choice.strip():
+                yield f"choices[{index}]: is empty"
+        if not task.gold:
+            yield "gold: expected the position of the right choice (from 0), got none"
+        for index, place in enumerate(task.gold):
+            if not 0 <= place < len(task.choices):
+                yield f"gold[{index}]: expected a position in choices, 0 to {len(task.choices) - 1}, got {place}"
+    else:
+        for name in ("choices", "gold"):
+            if getattr(task, name):
+                yield f"{name}: is for request_type multiple_choice, this one is {task.request_type}"
+    if task.request_type == "loglikelihood" and len(task.targets) != 1:
+        yield f"targets: expected the one text whose likelihood is asked for, got {len(task.targets)}"
+    if task.request_type in ("multiple_choice", "loglikelihood_rolling") and task.targets:
+        yield f"targets: request_type {task.request_type} has none"
+    if task.request_type == "loglikelihood_rolling" and task.few_shot:
+        yield "few_shot: the likelihood of a whole text has no examples before it"
+
+
 def _need_faults(task: TaskSpec) -> Iterator[str]:
     """What its metrics and steps need and the task doesn't have."""
     measures = measures_of(task.metric_name)
+    for measure in measures:
+        fit = LIKELIHOOD.get(measure.name, frozenset({"generate_until"}))
+        if task.request_type not in fit:
+            yield f"metric_name: {measure.name} scores {' and '.join(sorted(fit))} tasks, not {task.request_type}"
+    if task.request_type != "generate_until":
+        return
     if not task.targets and (needy := [measure.name for measure in measures if measure.name not in UNTARGETED]):
         yield f"targets: expected at least one for {needy[0]}, got none"
     numeric = next((step.name for step in steps_of(task.post_process) if step.name in NUMERIC), None)

@@ -219,7 +219,7 @@ def test_requests_come_in_order() -> None:
     assert [(request.doc_id, request.idx, request.repeat) for request in made] == [(17, 0, 0), (17, 0, 1), (17, 0, 2)]
     assert all(request.task is TASK for request in made)
     assert [request.prompt.repeat for request in made] == [0, 1, 2]
-    assert instances_of(TASK) == 1
+    assert len(instances_of(TASK)) == 1
 
 
 @given(

@@ -17,8 +17,9 @@ from evald import metrics, text
 from evald.predictions import Incomplete
 from evald.results import PairResult
 from evald.sandbox.choice import Choice
-from evald.score import KEPT_NAMES, ScoreJob, score_pair
+from evald.score import ScoreJob, score_pair
 from evald.summary import write_summary
+from evald.totals import KEPT_NAMES
 from shared.clock import SystemClock
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
