@@ -1,4 +1,4 @@
-"""How likely the built-in adapters hold a continuation: the right one as likely as they are sure, where they are right."""
+"""How likely the built-in adapters hold a continuation: a right one as likely as they are sure."""
 
 from __future__ import annotations
 
