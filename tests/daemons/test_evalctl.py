@@ -537,7 +537,7 @@ def test_demo_where_no_sandbox_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        ("import inferd.adapters.builtin as b\nb.RuleAdapter.generate = b.NoisyAdapter.generate\n"
+        ("import inferd.adapters.builtin as b\nb.RuleAdapter.judge = b.NoisyAdapter.judge\n"
          "b.RuleAdapter._error_rate = 1.0", "ranks"),
         ("import inferd.adapters.builtin as b\ndef no(*_): raise RuntimeError('broken')\nb.RuleAdapter.generate = no",
          "infer"),
