@@ -8,7 +8,12 @@ ME=scripts/${0##*/}
 cd -- "$ROOT"
 
 # Debian packages that the tests need, as command:package. Those whose command is missing are installed (when root).
-DEBIAN_PACKAGES="mount:mount ps:procps faketime:faketime nginx:nginx-light openssl:openssl gcc:gcc gencat:libc6-dev bwrap:bubblewrap"
+DEBIAN_PACKAGES="
+  mount:mount ps:procps faketime:faketime nginx:nginx-light openssl:openssl gcc:gcc gencat:libc6-dev
+  bwrap:bubblewrap systemctl:systemd dbus-daemon:dbus ip:iproute2 qemu-system-x86_64:qemu-system-x86
+  busybox:busybox-static depmod:kmod cpio:cpio exportfs:nfs-kernel-server mount.nfs:nfs-common
+  mkfs.ext4:e2fsprogs
+"
 
 say() { printf '%s: %s\n' "$ME" "$*" >&2; }
 die() {
@@ -88,7 +93,7 @@ ensure_env() {
 ensure_debian_packages() {
   local pair missing=""
   for pair in $DEBIAN_PACKAGES; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
+    PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
   done
   [ -n "$missing" ] || return 0
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -139,6 +139,20 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def look_again(folder: Path) -> None:
+    """Have the file system learn anew which names the folder holds, if it is there.
+
+    NFS remembers for up to 30 s that a name was missing, and opening it then fails although it is there by now; listing
+    the folder ends that (seen with Linux's client and default options).
+    """
+    try:
+        with os.scandir(folder) as entries:
+            for _ in entries:
+                pass
+    except FileNotFoundError:
+        pass
+
+
 def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -169,19 +183,23 @@ class AppendFile:
 
     `append` writes whole lines and makes them durable. When a write fails half-way (a full disk), the file is cut back
     to its last good length, so that what was appended before stays readable and the same lines can be appended again.
+    resume: the file may be there already; a half-written line at its end is cut off. Who resumes sees to it that nobody
+    else writes to it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
         make_folder(path.parent)
         self.path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
-        self._size = 0
-        self._torn = False
+        new = 0 if resume else os.O_EXCL
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | new, FILE_MODE)
+        self._size = _end_of_lines(self._fd) if resume else 0
+        self._torn = resume
         try:
             sync_folder(path.parent)
         except OSError:
             self.close()
-            remove(path)  # so that the same claim can try again
+            if not resume:
+                remove(path)  # so that the same claim can try again
             raise
 
     def append(self, data: bytes) -> int:
@@ -212,6 +230,18 @@ class AppendFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _end_of_lines(fd: int, block: int = 1 << 16) -> int:
+    """The offset behind the last newline of a file."""
+    end = os.lseek(fd, 0, os.SEEK_END)
+    while end:
+        start = max(end - block, 0)
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def _batches(chunks: Iterable[bytes], size: int = 1 << 20) -> Iterable[bytes]:
