@@ -35,6 +35,9 @@ from shared.config import Count, ModelConfig, Suite
 from shared.errors import Fatal, Problem, SuiteError, UsageError
 from shared.tables import convert_table
 
+SMOLLM2_BOS = "<|im_start|>"
+"""As the weights name it; their tokenizer doesn't put it before texts by itself."""
+
 
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `options` of a model of `type = "local"`.
@@ -93,6 +96,13 @@ def identity(model: ModelConfig) -> str:
     path = _own_weights(options.gguf, f"models ({model.abbr}).options.gguf")
     state = path.stat()
     return f"gguf-sha256:{_digest_at(path, state.st_size, state.st_mtime_ns)[:16]}"
+
+
+def bos_of(model: ModelConfig) -> str:
+    """The text of the token that texts without a context are asked behind, for likelihoods; empty where the weights
+    aren't ours and their tokenizer has to know.
+    """
+    return SMOLLM2_BOS if model.type == "local" and "gguf" not in model.options else ""
 
 
 def with_identities(suite: Suite) -> Suite:

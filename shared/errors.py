@@ -31,6 +31,7 @@ ErrorClass = Literal[
     "auth",
     "not_found",
     "quota",
+    "unsupported",
     "adapter",
 ]
 
@@ -62,6 +63,7 @@ MEANINGS: dict[str, Meaning] = {
     "auth": Meaning(False, "account", "the key is missing, wrong, or not allowed to"),
     "not_found": Meaning(False, "suite", "a wrong address or model name"),
     "quota": Meaning(False, "account", "a quota is used up: no waiting mends it"),
+    "unsupported": Meaning(False, "suite", "the endpoint can't do what was asked of it, such as echo a prompt"),
     "adapter": Meaning(False, "adapter", "the adapter itself raised: a defect in code"),
 }
 """Every class of `ErrorClass`."""

@@ -63,7 +63,11 @@ def endpoint(base_url: str, *, secrets: dict[str, str] | None = None, **more: An
 
 def ask(how: How, adapter: ModelAdapter, texts: Sequence[str] = ("hello",)) -> list[Ended]:
     """One attempt for each text, in turn on a thread of its own or all at once on an engine."""
-    jobs = [job(number, text) for number, text in enumerate(texts)]
+    return ask_all(how, adapter, [job(number, text) for number, text in enumerate(texts)])
+
+
+def ask_all(how: How, adapter: ModelAdapter, jobs: Sequence[Job]) -> list[Ended]:
+    """The same for jobs, each of a doc_id of its own."""
     ended: dict[int, Ended] = {}
     if how == "threads":
         asker = Asker(adapter, Price(), SystemClock(), Redact())

@@ -15,9 +15,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeGuard, cast
 
 from inferd.adapters.builtin import BiasedAdapter, NoisyAdapter, RuleAdapter
+from inferd.adapters.echo import EchoAdapter
 from inferd.adapters.openai import OpenAIAdapter, address_problems, header_problems
+from inferd.adapters.token_ids import TokenAdapter
 from inferd.adapters.transport import Call, Transport
-from inferd.local_model import option_faults
+from inferd.local_model import bos_of, option_faults
 from shared.config import InferConfig, ModelConfig
 from shared.errors import Problem, UsageError
 from shared.records import Generation, Prompt, RequestType, TaskSpec
@@ -69,7 +71,13 @@ def build_adapter(model: ModelConfig, *, infer: InferConfig, secret: Callable[[s
     Raises UsageError when the model can't be built as it is configured.
     """
     if model.type in ENDPOINTS:
-        return OpenAIAdapter(model, timeout=model.attempt_timeout or infer.attempt_timeout, secret=secret)
+        chat = OpenAIAdapter(model, timeout=model.attempt_timeout or infer.attempt_timeout, secret=secret)
+        match likelihood_way(model):
+            case "echo":
+                return EchoAdapter(chat, model)
+            case "echo_tokens" | "logit_bias" if model.transport != "engine":
+                return TokenAdapter(chat, model, model.bos or bos_of(model))
+        return chat
     problems = check_adapter(model)
     if problems:
         raise UsageError(f"model {model.abbr}: {'; '.join(problems)}")
@@ -106,12 +114,23 @@ def check_adapter(model: ModelConfig) -> list[str]:
     return []
 
 
+def likelihood_way(model: ModelConfig) -> str:
+    """How an endpoint is asked for likelihoods; empty: it can't be. Ours is llama.cpp's server."""
+    return model.loglikelihood or ("logit_bias" if model.type == "local" else "")
+
+
 def cannot(model: ModelConfig, request_type: RequestType) -> str | None:
     """Why the model can't be asked so, in words with the remedy; None where it can. Imports user code."""
     if request_type == "generate_until":
         return None
     if model.type in ENDPOINTS:
-        return f"{request_type}: an endpoint can't be asked for likelihoods yet"
+        way = likelihood_way(model)
+        if not way:
+            ways = '"echo" (for vLLM\'s server, and others that echo prompts) or "logit_bias" (for llama.cpp\'s)'
+            return f"{request_type}: this endpoint can't be asked so unless the model has loglikelihood = {ways}"
+        if way != "echo" and model.transport == "engine":
+            return f'{request_type}: loglikelihood = "{way}" takes several calls, on threads: leave transport out'
+        return None
     if not callable(getattr(_load(model.type), request_type, None)):
         return f"{request_type}: the adapter {show(model.type)} has no method `{request_type}(prompt, task)`"
     return None

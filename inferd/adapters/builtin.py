@@ -22,9 +22,10 @@ import msgspec
 from msgspec import UNSET
 
 from inferd.adapters.builtin_likelihood import Likelihoods
+from shared.chat import of_turn
 from shared.programs import ProgramTests
 from shared.records import Generation, Prompt, TaskSpec, Usage
-from shared.scoring import measures_of, steps_of
+from shared.scoring import measures_of, pipelines_of, steps_of
 from shared.vocabulary import NUMERIC
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -66,6 +67,7 @@ class NoisyAdapter(Likelihoods):
 
     def __init__(self, model_id: str, error_rate: float = 0.6) -> None:
         self.model_id = model_id
+        self.version = f"error_rate {error_rate:g}"  # for whoever gives the object itself (evalctl.api)
         self._error_rate = error_rate
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
@@ -84,6 +86,7 @@ class BiasedAdapter(Likelihoods):
 
     def __init__(self, model_id: str, good: Sequence[str] | None = None) -> None:
         self.model_id = model_id
+        self.version = "" if good is None else f"good {sorted(good)}"  # as above
         self._good = None if good is None else frozenset(good)
 
     def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
@@ -99,7 +102,8 @@ class BiasedAdapter(Likelihoods):
 
 
 def _generation(model_id: str, prompt: Prompt, task: TaskSpec, right: bool, confidence: float) -> Generation:
-    text = right_answer(task) if right else wrong_answer(task, _hash("wrong", *_sample(model_id, prompt, task)))
+    asked = of_turn(task, prompt.messages)
+    text = right_answer(asked) if right else wrong_answer(asked, _hash("wrong", *_sample(model_id, prompt, task)))
     count = _tokens(text)
     return Generation(
         text=text,
@@ -130,7 +134,7 @@ def _tests(task: TaskSpec) -> ProgramTests | None:
 
 def _form(task: TaskSpec) -> str:
     """The step that decides which form an answer takes."""
-    names = [step.name for step in steps_of(task.post_process)]
+    names = [step.name for spec in pipelines_of(task).values() for step in steps_of(spec)]
     return next((name for name in names if name in NUMERIC or name in ("choice_letter", "yes_no")), names[-1])
 
 

@@ -6,7 +6,8 @@ Nothing is invented: what the endpoint didn't tell stays None.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -38,16 +39,29 @@ class Token(Struct):
 
 
 class Logprobs(Struct):
+    """content: a chat's; token_logprobs: the older form, of `/completions`."""
+
     content: list[Token] | None = None
+    token_logprobs: list[float | None] | None = None
+
+    def tokens(self) -> list[Token] | None:
+        if self.content is None and self.token_logprobs is not None:
+            return [Token(logprob) for logprob in self.token_logprobs]
+        return self.content
 
 
 class Choice(Struct):
     index: int | None = 0
+    text: str | None = None  # of /completions
     message: Turn | None = None
     delta: Turn | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
     error: Any = None
+
+    def turn(self) -> Turn | None:
+        """What a whole answer says."""
+        return Turn(content=self.text) if self.message is None and self.text is not None else self.message
 
 
 class Details(Struct):
@@ -73,20 +87,17 @@ class Answer(Struct):
     error: Any = None
 
 
-_decode_fast = msgspec.json.Decoder(Answer).decode
-
-
 def whole_answer(reply: Reply, redact: Redactor) -> Generation:
     answer = decode(reply.body)
     if answer is None or answer.error or answer.object == "error" or not answer.choices:
         raise no_answer(reply.body, redact)
     choice = answer.choices[0]
-    turn = choice.message
+    turn = choice.turn()
     if turn is None or choice.finish_reason == "error":
         raise no_answer(reply.body, redact, choice.error)
     said = Said()
     said.add(turn)
-    return said.generation(answer, choice.finish_reason, choice.logprobs.content if choice.logprobs else None, None)
+    return said.generation(answer, choice.finish_reason, choice.logprobs.tokens() if choice.logprobs else None, None)
 
 
 def filtered_prompt(reply: Reply, redact: Redactor) -> Generation | None:
@@ -142,7 +153,7 @@ class Said:
             reasoning=_joined(self.reasoning),
             refusal=_joined(self.refusal),
             tool_calls=self.tool_calls,
-            usage=_usage(answer.usage) if answer.usage else None,
+            usage=usage_of(answer.usage) if answer.usage else None,
             served_model=answer.model,
             system_fingerprint=answer.system_fingerprint,
             first_token_seconds=first,
@@ -179,7 +190,7 @@ def _certainty(tokens: list[Token]) -> tuple[float | None, float | None, int | N
     return math.exp(-nll / count), nll, count
 
 
-def _usage(usage: UsageTold) -> Usage | None:
+def usage_of(usage: UsageTold) -> Usage | None:
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
     made, given = usage.completion_tokens_details, usage.prompt_tokens_details
@@ -195,13 +206,26 @@ def _count(value: int | float | None) -> int:
     return max(0, int(value)) if value is not None and math.isfinite(value) else 0
 
 
-def decode(data: bytes) -> Answer | None:
-    """The answer, or None if it is none. What msgspec refuses and some send (-Infinity, half a pair) is tried again."""
-    try:
-        return _decode_fast(data)
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    try:
-        return msgspec.convert(loose(data), Answer, strict=False)
-    except (msgspec.ValidationError, RecursionError):
-        return None
+T = TypeVar("T")
+
+
+def lenient(kind: type[T]) -> Callable[[bytes], T | None]:
+    """A function from a body to what it holds, or None if it is none of that kind. What msgspec refuses and some send
+    (-Infinity, half a pair) is tried again.
+    """
+    fast = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> T | None:
+        try:
+            return fast(data)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        try:
+            return msgspec.convert(loose(data), kind, strict=False)
+        except (msgspec.ValidationError, RecursionError):
+            return None
+
+    return decode
+
+
+decode = lenient(Answer)

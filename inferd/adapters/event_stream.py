@@ -127,13 +127,15 @@ class EventStream:
 
     def _choice(self, choice: Choice, data: bytes) -> None:
         said = self._said
-        turn = choice.delta or (None if said.texts else choice.message)
+        turn = choice.delta
+        if turn is None:  # of /completions, whose pieces have no form of their own, or of an endpoint that can't stream
+            turn = choice.turn() if choice.text is not None or not said.texts else None
         if turn is not None:
             said.add(turn)
             if self._first is None and (said.texts or said.reasoning):
                 self._first = time.monotonic() - self._start
-        if choice.logprobs is not None and choice.logprobs.content:
-            self._tokens += choice.logprobs.content
+        if choice.logprobs is not None:
+            self._tokens += choice.logprobs.tokens() or ()
         if choice.finish_reason:
             if choice.finish_reason == "error":
                 raise no_answer(data, self._redact, choice.error)

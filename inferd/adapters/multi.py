@@ -39,6 +39,7 @@ class Multi(Generic[T]):
 
     def __init__(self, connections: int) -> None:
         self._multi = multi = pycurl.CurlMulti()
+        self.connections = connections
         multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
         multi.setopt(pycurl.M_PIPELINING, pycurl.PIPE_MULTIPLEX)
@@ -59,6 +60,11 @@ class Multi(Generic[T]):
     def __len__(self) -> int:
         """Transfers on their way."""
         return len(self._running)
+
+    def keep(self, connections: int) -> None:
+        """Keep so many connections from now on."""
+        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
+        self.connections = connections
 
     def start(self, transport: Transport, call: Call, token: T) -> None:
         idle = self._idle.get(transport)

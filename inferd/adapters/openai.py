@@ -19,6 +19,7 @@ from msgspec import UNSET
 from inferd.adapters.completion import filtered_prompt, whole_answer
 from inferd.adapters.endpoint_errors import Told, classed, loose, retry_after, text_of, told_by
 from inferd.adapters.event_stream import EventStream
+from inferd.adapters.plain import CHAT_ONLY, completions_url, prompt_fields
 from inferd.adapters.redact import public_url
 from inferd.adapters.transport import Call, Feed, Reply, Settle, Transport
 from shared.addresses import CONTROL, address_fault, header_faults
@@ -67,6 +68,7 @@ class OpenAIAdapter:
             secrets=secrets,
             password=_secret_of(model, model.client_key_password_env, secret),
         )
+        self.completions_url = completions_url(model.base_url)
         self._model = model.served_name
         self._max_tokens_field = model.max_tokens_field
         stream = {"stream": True, "stream_options": {"include_usage": True}} if model.stream else {}
@@ -84,11 +86,13 @@ class OpenAIAdapter:
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it goes out. What is unset isn't in it; extra_body comes last and wins."""
-        body: dict[str, Any] = {"model": self._model, "messages": prompt.messages}
+        plain = prompt.text is not UNSET
+        asked = prompt_fields(prompt) if plain else {"messages": prompt.messages}
+        body: dict[str, Any] = {"model": self._model, **asked}
         settings = prompt.generation
         for name in _SETTINGS:
             value = getattr(settings, name)
-            if value is not UNSET:
+            if value is not UNSET and not (plain and name in CHAT_ONLY):
                 body[name] = value
         if settings.max_tokens is not UNSET:
             body[self._max_tokens_field] = settings.max_tokens
@@ -113,7 +117,8 @@ class OpenAIAdapter:
         text = f"HTTP {status}: {text_of(told, redact)}"
         if kind == "auth" and self._keyless:
             text += f" ({self._keyless})"
-        if status >= 500 and (prompt.generation.logprobs is True or self._last.get("logprobs")):
+        likelihood = prompt.request_type not in (UNSET, "generate_until")
+        if status >= 500 and (likelihood or prompt.generation.logprobs is True or self._last.get("logprobs")):
             text += " (logprobs were requested)"
         return decision(kind, text, status=status, retry_after=retry_after(headers))
 
@@ -126,6 +131,7 @@ class _Whole:
 
     def __init__(self, adapter: OpenAIAdapter, prompt: Prompt) -> None:
         self.body = adapter.body(prompt)
+        self.url = adapter.completions_url if prompt.text is not UNSET else ""
         self._adapter = adapter
         self._prompt = prompt
 

@@ -61,17 +61,22 @@ class Reply(NamedTuple):
         return _headers(self.lines)
 
 
-class Call(Protocol):
-    """One attempt's exchange: an adapter makes it, a transport carries it, the adapter reads what came. Used once.
+class Sending(Protocol):
+    """What a transport carries.
 
-    body: what is sent. feed: takes the pieces of a 2xx answer as they come, which are then not in the reply; None: the
-    answer is wanted whole. settle: asked about once a second while a fed transfer lasts, since a server may say that it
-    is done and leave the connection open.
+    body: what is sent. url: where to, on the host of the transport's own address; empty, or left out: to that one.
+    feed: takes the pieces of a 2xx answer as they come, which are then not in the reply; None: the answer is wanted
+    whole. settle: asked about once a second while a fed transfer lasts, since a server may say that it is done and
+    leave the connection open.
     """
 
     body: bytes
     feed: Feed | None
     settle: Settle | None
+
+
+class Call(Sending, Protocol):
+    """One attempt's exchange: an adapter makes it, a transport carries it, the adapter reads what came. Used once."""
 
     def answer(self, came: Reply | Exception) -> Generation:
         """What the answer means. came: an exception is what broke the transfer off: a Retryable, or what `feed`
@@ -82,10 +87,10 @@ class Call(Protocol):
 class Transport:
     """POSTs to one address, as a model of the suite asks for it. Thread-safe.
 
-    url: http or https. headers: lines as they go out, Content-Type included. timeout: seconds for the whole call,
-    whatever comes or doesn't. secrets: what must not appear in any text; the userinfo and query values of `url` and of
-    the environment's proxies are added to them. password: of the client's key. Raises UsageError when one of the
-    model's certificate files can't be used.
+    url: http or https; where a call goes that names no other. headers: lines as they go out, Content-Type included.
+    timeout: seconds for the whole call, whatever comes or doesn't. secrets: what must not appear in any text; the
+    userinfo and query values of `url` and of the environment's proxies are added to them. password: of the client's
+    key. Raises UsageError when one of the model's certificate files can't be used.
     """
 
     def __init__(
@@ -105,24 +110,24 @@ class Transport:
         self.timeout = timeout
         self.connect_timeout = min(model.connect_timeout, timeout)
         self.slowness = model.low_speed_limit, model.low_speed_time
-        self._url = url
+        self.url = url
         self._headers = [*headers, b"Expect:"]
         self._options = [*connection_options(model, url), *([(pycurl.KEYPASSWD, password)] if password else [])]
         self._threads = threading.local()
 
-    def exchange(self, call: Call) -> Reply | Exception:
-        """The whole transfer, on this thread's own handle."""
+    def exchange(self, call: Sending, timeout: float | None = None) -> Reply | Exception:
+        """The whole transfer, on this thread's own handle. timeout: seconds, where fewer than usual are left for it."""
         handle: Handle | None = getattr(self._threads, "handle", None)
         if handle is None:
             handle = self._threads.handle = self.handle()  # it goes, and its connection with it, when the thread ends
-        return handle.perform(call)
+        return handle.perform(call, timeout)
 
     def handle(self) -> Handle:
         return Handle(self, self._curl())
 
     def _curl(self) -> pycurl.Curl:
         curl = pycurl.Curl()
-        curl.setopt(pycurl.URL, self._url)
+        curl.setopt(pycurl.URL, self.url)
         curl.setopt(pycurl.POST, 1)
         curl.setopt(pycurl.HTTPHEADER, self._headers)
         curl.setopt(pycurl.USERAGENT, "tandem-eval")
@@ -152,14 +157,16 @@ class Handle:
     def __init__(self, transport: Transport, curl: pycurl.Curl) -> None:
         self.curl = curl
         self._transport = transport
+        self._url = transport.url
+        self._timeout = transport.timeout
         self._exchange = exchange = _Exchange()
         curl.setopt(pycurl.READFUNCTION, exchange.read)
         curl.setopt(pycurl.HEADERFUNCTION, exchange.lines.append)
         curl.setopt(pycurl.WRITEFUNCTION, exchange.write)
         curl.setopt(pycurl.XFERINFOFUNCTION, exchange.progress)
 
-    def perform(self, call: Call) -> Reply | Exception:
-        self.begin(call)
+    def perform(self, call: Sending, timeout: float | None = None) -> Reply | Exception:
+        self.begin(call, timeout)
         self.curl.setopt(pycurl.NOPROGRESS, call.settle is None)
         try:
             self.curl.perform()
@@ -169,9 +176,17 @@ class Handle:
             return self.succeeded()
         return self.failed(*failed)  # out here, so that no traceback quotes libcurl's own words
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Sending, timeout: float | None = None) -> None:
         self._exchange.begin(call)
         self.curl.setopt(pycurl.POSTFIELDSIZE, len(call.body))
+        url = getattr(call, "url", "") or self._transport.url
+        if url != self._url:
+            self.curl.setopt(pycurl.URL, url)
+            self._url = url
+        seconds = self._transport.timeout if timeout is None else timeout
+        if seconds != self._timeout:
+            self.curl.setopt(pycurl.TIMEOUT_MS, _milliseconds(seconds))
+            self._timeout = seconds
 
     def settled(self) -> bool:
         """Whether the stream on this handle may be taken as complete, though its connection is open."""
@@ -207,7 +222,7 @@ class Handle:
 
     def _timed_out(self, status: int | None) -> Retryable:
         transport = self._transport
-        if self.curl.getinfo(pycurl.TOTAL_TIME) >= transport.timeout - 0.002:
+        if self.curl.getinfo(pycurl.TOTAL_TIME) >= self._timeout - 0.002:
             return Retryable("timeout", f"no whole answer within {transport.timeout:g} s", status=status)
         if not self.curl.getinfo(pycurl.REQUEST_SIZE):  # nothing went out yet
             within = f"within {transport.connect_timeout:g} s"
@@ -248,7 +263,7 @@ class _Exchange:
         self.feed: Feed | None = None
         self.settle: Settle | None = None
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Sending) -> None:
         if not isinstance(call.body, bytes):
             raise TypeError(f"a call's body must be bytes, not {type(call.body).__name__}")
         self.rest = call.body

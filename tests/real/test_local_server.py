@@ -1,4 +1,4 @@
-"""The embedded model itself: real weights, llama.cpp's real server, one real answer."""
+"""The embedded model itself: real weights, llama.cpp's real server, real answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from inferd.adapters import build_adapter, cannot
 from inferd.local_model import LocalServer, serve
-from shared.config import ModelConfig
+from shared.config import InferConfig, ModelConfig
 from shared.errors import Fatal
+from shared.records import Prompt, TaskSpec
 
 
 def skip_unless_ci(reason: str) -> None:
@@ -96,3 +98,46 @@ def test_it_stops_when_the_block_ends() -> None:
         process = running._process
         assert isinstance(process, subprocess.Popen)
     assert process.poll() is not None
+
+
+def test_choices_by_likelihood(server: LocalServer) -> None:
+    """A small multiple-choice task: the model holds the right choice to be the likeliest; each log-probability is the
+    one that it gives the token when nothing is forced.
+    """
+    model = ModelConfig(abbr="smollm2", type="local", base_url=server.base_url)
+    assert cannot(model, "loglikelihood") is None
+    adapter: Any = build_adapter(model, infer=InferConfig(), secret=lambda name: None)
+    questions = [
+        ("The capital of France is", (" banana", " Paris", " seven")),
+        ("Snow is cold and fire is", (" hot", " Tuesday", " Paris")),
+        ("Monday, Tuesday,", (" Paris", " cold", " Wednesday")),
+    ]
+    task = TaskSpec(task_id="t", prompt="?", targets=("?",))
+    taken = []
+    for text, choices in questions:
+        prompts = [
+            Prompt(messages=(), request_type="loglikelihood", text=text, continuation=choice) for choice in choices
+        ]
+        told = [adapter.loglikelihood(prompt, task).loglikelihood for prompt in prompts]
+        assert all(value < 0 for value in told)
+        taken.append(told.index(max(told)))
+    assert taken == [1, 0, 2]
+    whole = Prompt(messages=(), request_type="loglikelihood_rolling", text="The capital of France is Paris.")
+    rolling = adapter.loglikelihood_rolling(whole, task)
+    assert rolling.token_count == 7
+    assert -70 < rolling.loglikelihood < -7
+    unforced = ask(
+        f"{server.base_url}/completions",
+        {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0, "logprobs": 6},
+    )
+    candidates = unforced["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    assert len(candidates) == 6
+    for place, candidate in enumerate(candidates):
+        asked = Prompt(
+            messages=(), request_type="loglikelihood", text="The capital of France is", continuation=candidate["token"]
+        )
+        generation = adapter.loglikelihood(asked, task)
+        assert generation.token_count == 1
+        assert generation.is_greedy == (place == 0)
+        # Batches of another make-up round otherwise.
+        assert generation.loglikelihood == pytest.approx(candidate["logprob"], abs=0.05)

@@ -23,7 +23,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferd.adapters import build_adapter
 from inferd.adapters.endpoint_errors import retry_after
 from inferd.adapters.event_stream import EventStream
 from inferd.adapters.multi import Multi
@@ -31,7 +30,7 @@ from inferd.adapters.openai import OpenAIAdapter
 from inferd.adapters.redact import Redactor, public_url, url_secrets
 from inferd.adapters.transport import Reply
 from inferd.outcome import outcome_of
-from shared.config import InferConfig, ModelConfig
+from shared.config import ModelConfig
 from shared.errors import AttemptError, Permanent, Retryable, UsageError
 from shared.records import Generation, GenerationSettings, Message, Prompt, TaskSpec, encode_record
 from tests.server import FakeServer, _chunk, _event
@@ -53,9 +52,7 @@ def make(
 ) -> OpenAIAdapter:
     fields: dict[str, Any] = {"abbr": "m", "base_url": server.url(behaviour), "attempt_timeout": 20.0}
     model = ModelConfig(**(fields | options))
-    adapter = build_adapter(model, infer=InferConfig(), secret=(secrets or {}).get)
-    assert isinstance(adapter, OpenAIAdapter)
-    return adapter
+    return OpenAIAdapter(model, timeout=model.attempt_timeout or 20.0, secret=(secrets or {}).get)
 
 
 class Carrier(threading.local):
@@ -152,6 +149,9 @@ def test_every_setting_goes_out(server: FakeServer) -> None:
     settings = GenerationSettings(**{**values, "stop": ("x",)})
     body = json.loads(make(server).body(Prompt(messages=(), generation=settings)))
     assert {name: body[name] for name in values} == values
+    # An endpoint that takes no more than four says so itself: none is dropped on the way.
+    many = GenerationSettings(stop=tuple("abcdef"))
+    assert json.loads(make(server).body(Prompt(messages=(), generation=many)))["stop"] == list("abcdef")
 
 
 def echoed_head(server: FakeServer, **options: Any) -> str:
