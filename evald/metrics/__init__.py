@@ -7,7 +7,7 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from evald.metrics import (
     acc,
     accuracy,
     bleu,
+    brier,
     chrf,
     code_exec,
     contains,
@@ -26,20 +27,37 @@ from evald.metrics import (
     ifeval,
     math_equal,
     numeric,
+    perplexity,
     regex_match,
     rouge,
     ter,
 )
 from evald.metrics.custom import MetricError
-from evald.metrics.scorer import NO_TASK, CorpusScore, Metric, Sample, SampleCorpus, Scorer, no_corpus, of_text
+from evald.metrics.scorer import (
+    NO_TASK,
+    Corpus,
+    CorpusScore,
+    DocCorpus,
+    Explained,
+    Metric,
+    Sample,
+    SampleCorpus,
+    Scorer,
+    no_corpus,
+    of_text,
+)
+from shared.chat import placed_targets
 from shared.records import TaskSpec
-from shared.scoring import Measure, Spec, measures_of
+from shared.scoring import UNNAMED, Measure, Spec, measures_of
 from shared.vocabulary import CustomParameters, MetricParameters
 
 __all__ = [
     "METRICS",
     "NO_TASK",
+    "Corpus",
     "CorpusScore",
+    "DocCorpus",
+    "Explained",
     "Judged",
     "Metric",
     "MetricError",
@@ -73,18 +91,27 @@ METRICS: Mapping[str, Metric] = {
         Metric("rouge_lsum", rouge.VERSION, rouge.make_lsum),
         Metric("ifeval", ifeval.VERSION, ifeval.make),
         Metric("code_exec", code_exec.VERSION, code_exec.make),
-        Metric("acc", acc.VERSION, acc.make),
+        acc.of_choices("acc", acc.plain),
+        acc.of_choices("acc_norm", acc.by_characters),
+        acc.of_choices("acc_bytes", acc.by_bytes),
+        acc.of_choices("acc_mutual_info", acc.mutual_information),
+        Metric("brier", brier.VERSION, brier.make),
+        perplexity.of_unit("perplexity", "docs", perplexity.one, perplexity.perplexity),
+        perplexity.of_unit("word_perplexity", "words", perplexity.words, perplexity.perplexity),
+        perplexity.of_unit("byte_perplexity", "bytes", perplexity.utf8, perplexity.perplexity),
+        perplexity.of_unit("bits_per_byte", "bytes", perplexity.utf8, perplexity.bits),
     )
 }
 
 
 class Judged(NamedTuple):
-    """A metric of a task, ready to score."""
+    """A metric of a task, ready to score. filter: the name of the pipeline that it is computed under."""
 
     label: str
     version: str
     parameters: MetricParameters
     scorer: Scorer
+    filter: str = UNNAMED
 
 
 def of_spec(spec: Spec) -> Scorer:
@@ -92,9 +119,12 @@ def of_spec(spec: Spec) -> Scorer:
     return judges_of(spec)[0].scorer
 
 
-def judges_of(spec: Spec) -> tuple[Judged, ...]:
-    """The metrics of a task, the headline first. Imports a user's own. Raises shared.scoring.SpecError, MetricError."""
-    return _judges(msgspec.json.encode(spec))
+def judges_of(spec: Spec, filters: Iterable[str] | None = None) -> tuple[Judged, ...]:
+    """The metrics of a task, the headline first; filters: as in `measures_of`. Imports a user's own.
+
+    Raises shared.scoring.SpecError, MetricError.
+    """
+    return _judges(msgspec.json.encode(spec), None if filters is None else tuple(filters))
 
 
 def task_fault(task: TaskSpec) -> str | None:
@@ -104,21 +134,21 @@ def task_fault(task: TaskSpec) -> str | None:
     except MetricError as error:
         return str(error)
     for judged in judges:
-        for target in task.targets if judged.scorer.target_fault is not None else ():
+        for _, target in placed_targets(task) if judged.scorer.target_fault is not None else ():
             if judged.scorer.target_fault is not None and (fault := judged.scorer.target_fault(target)) is not None:
                 return fault
     return None
 
 
 @lru_cache(maxsize=256)
-def _judges(spec: bytes) -> tuple[Judged, ...]:
-    return tuple(map(_judged, measures_of(msgspec.json.decode(spec, type=Spec))))
+def _judges(spec: bytes, filters: tuple[str, ...] | None) -> tuple[Judged, ...]:
+    return tuple(map(_judged, measures_of(msgspec.json.decode(spec, type=Spec), filters)))
 
 
 def _judged(measure: Measure) -> Judged:
     name, parameters = measure.name, measure.parameters
     if name in METRICS:
         metric = METRICS[name]
-        return Judged(measure.label, metric.version, parameters, metric.make(parameters))
+        return Judged(measure.label, metric.version, parameters, metric.make(parameters), measure.filter)
     assert isinstance(parameters, CustomParameters)
-    return Judged(measure.label, parameters.version, parameters, custom.make(name, parameters))
+    return Judged(measure.label, parameters.version, parameters, custom.make(name, parameters), measure.filter)

@@ -12,14 +12,16 @@ from typing import Any
 
 import msgspec
 
-from evald.metrics.scorer import Sample, Scorer
+from evald.metrics.scorer import Explained, Sample, Scorer
 from evald.post_process.code import blocks
 from evald.sandbox import choice, pool
 from evald.sandbox.contract import MB, Limits, Sandbox, SandboxFailed
+from evald.sandbox.failure import shown
 from evald.sandbox.interpreter import Interpreter, interpreter
 from evald.sandbox.trial import Case, Command, Unfit, Verdict, judge_cases, judge_command, judge_python
 from shared.programs import ProgramTests
-from shared.scoring import steps_of
+from shared.records import TaskSpec
+from shared.scoring import pipelines_of, steps_of
 from shared.vocabulary import CodeExecParameters
 
 VERSION = "2"
@@ -48,8 +50,9 @@ def _score(sample: Sample, sandbox: Sandbox, python: Interpreter, parameters: Co
         tests = msgspec.convert(sample.task.metadata, ProgramTests)
         answer = program_of(sample, tests.entry_point)
         if answer is None:
-            return 0.0
-        return float(_judge(answer, tests, sandbox, python, parameters).passed)
+            return Explained(0.0, "no_program")
+        verdict = _judge(answer, tests, sandbox, python, parameters)
+        return 1.0 if verdict.passed else Explained(0.0, verdict.failure or "exception", shown(verdict.why))
     except (SandboxFailed, Unfit, msgspec.ValidationError) as error:
         return error
 
@@ -74,10 +77,14 @@ def _judge(
     return judge_command(sandbox, python, command, program, tests.tests, limits)
 
 
+def _takes_blocks(task: TaskSpec) -> bool:
+    return any(step.name == "code_block" for spec in pipelines_of(task).values() for step in steps_of(spec))
+
+
 def program_of(sample: Sample, entry_point: str) -> str | None:
     """The answer; where it is one of several blocks of code, the last of those that define the entry point."""
     answer = sample.answer
-    if answer is None or not entry_point or not any(s.name == "code_block" for s in steps_of(sample.task.post_process)):
+    if answer is None or not entry_point or not _takes_blocks(sample.task):
         return answer
     definition = re.compile(rf"^(?:async )?(?:def|class) {re.escape(entry_point)}\b", re.MULTILINE)
     if definition.search(answer):

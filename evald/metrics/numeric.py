@@ -1,6 +1,7 @@
 """numeric: the answer is the same number as a target, exactly or within a tolerance.
 
-The number of a text is the last one in it, a fraction being one (`evald.post_process.numbers.last_value`). Numbers are
+The number of a text is the last one in it, a fraction or a mixed number being one
+(`evald.post_process.numbers.last_value`). Numbers are
 compared as fractions: 0.1 + 0.2 is 0.3, and a tolerance of 0.01 is 1/100.
 """
 
@@ -14,7 +15,7 @@ from evald.metrics.scorer import Scorer, text_scorer
 from evald.post_process.numbers import last_value
 from shared.vocabulary import NumericParameters
 
-VERSION = "2"
+VERSION = "3"
 
 _AROUND = " \t\u00a0*_`)}]$\\"  # what may stand between a number and its percent sign
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -12,7 +13,8 @@ from shared.records import Generation, TaskSpec
 class Sample(NamedTuple):
     """One answer to one task. answer, targets: post-processed; answer is None where nothing was extracted. text: the
     answer as the model gave it. said: where likelihoods were asked for, the generation of each instance, in the order
-    of `shared.requests.instances_of`; then answer is the letter of the most likely choice, "" where there is none.
+    of `shared.requests.instances_of`; then answer and text are "". Of a turn of a chat: the answers up to this one; the
+    task's targets are the turn's.
     """
 
     answer: str | None
@@ -23,6 +25,22 @@ class Sample(NamedTuple):
 
 
 NO_TASK = TaskSpec(task_id="", targets=())
+
+
+class Explained(float):
+    """A score that says why it isn't more. kind: one of a few words, to be counted. said: fit to be shown."""
+
+    kind: str
+    said: str
+
+    def __new__(cls, score: float, kind: str, said: str = "") -> Explained:
+        self = super().__new__(cls, score)
+        self.kind, self.said = kind, said
+        return self
+
+    @property
+    def why(self) -> str:
+        return f"{self.kind}: {self.said}" if self.said else self.kind
 
 
 class CorpusScore(Protocol):
@@ -43,6 +61,18 @@ class SampleCorpus(Protocol):
     def result(self) -> dict[str, Any]: ...
 
 
+@runtime_checkable
+class DocCorpus(Protocol):
+    """The same of a metric whose value weighs docs alike, however many of their repeats were answered."""
+
+    def add_doc(self, samples: Sequence[Sample]) -> None: ...
+
+    def result(self) -> dict[str, Any]: ...
+
+
+Corpus = CorpusScore | SampleCorpus | DocCorpus
+
+
 def no_corpus() -> None:
     return None
 
@@ -53,15 +83,17 @@ class Scorer:
     correct from this score on. params: recorded with what it made. corpus: makes the accumulator of a dataset, None
     where the mean of the scores is all there is. many: scores several at once, where that is quicker (programs that run
     beside each other); in order, each a score or the exception that kept it from one. target_fault: what is wrong with
-    a target as the task gives it, in words, whatever the answer.
+    a target as the task gives it, in words, whatever the answer. chosen: where choices are compared by their
+    likelihoods, the position of the one that the metric takes for the answer.
     """
 
     score: Callable[[Sample], float]
     threshold: float = 1.0
     params: Mapping[str, Any] = field(default_factory=dict)
-    corpus: Callable[[], CorpusScore | SampleCorpus | None] = no_corpus
+    corpus: Callable[[], Corpus | None] = no_corpus
     many: Callable[[Sequence[Sample]], Sequence[float | Exception]] | None = None
     target_fault: Callable[[str], str | None] | None = None
+    chosen: Callable[[Sample], int] | None = None
 
     def of(self, answer: str, targets: Sequence[str]) -> float:
         """The score of a text, for metrics that need no more than that."""
@@ -74,6 +106,8 @@ class Scorer:
         for sample in samples:
             try:
                 yield self.score(sample)
+            except BdbQuit:
+                raise  # somebody left the debugger that they had called from their metric
             except Exception as error:  # noqa: BLE001  # a defect costs this sample its score, and says so; not the pair
                 yield error
 
