@@ -8,7 +8,6 @@ answered only once the journal says its line is durable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,7 +16,7 @@ from inferd.ask import Ended
 from inferd.feed import Failure
 from inferd.lifecycle import Lifecycle
 from inferd.limiter import Budget
-from inferd.progress import Job, Lane, ShardRun
+from inferd.progress import Ending, Job, Lane, ShardRun, figures
 from inferd.retry import next_wait
 from inferd.shards import Shelf
 from shared.answers import key64, order_of
@@ -25,7 +24,7 @@ from shared.clock import Clock
 from shared.config import InferConfig
 from shared.errors import Permanent, Retryable
 from shared.journal import JournalWriter, Target
-from shared.records import Outcome
+from shared.records import Generation, Outcome
 from shared.requests import Request
 
 FOREIGN_POLLS = 5  # poll_intervals between looks at shards that another inferd holds
@@ -33,16 +32,6 @@ RETRIES_WAITING = 1024  # at most (or 16 a worker) wait for their retry; nothing
 UNSAVED = 1024  # answers at most (or 8 a worker) wait for their fsync; nothing new is sent beyond: a kill loses no more
 PATIENCE = 0.2  # seconds for workers to end after a drain
 GRACE = 5.0  # seconds past its deadline after which an adapter's call counts as hung
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the run ended, over all pairs."""
-
-    done: int
-    failed: int
-    unfinished: int
-    saved: bool  # every answer and every status is on disk
 
 
 class Dispatcher:
@@ -74,6 +63,7 @@ class Dispatcher:
         self._unsaved = 0  # lines on their way to the journal, of all shards
         self._counters: dict[str, float] = {}
         self._draining_until: float | None = None
+        self.paused = False
         self.stop_reason = ""
         self.fatal = ""
         self.over_budget = False
@@ -82,7 +72,11 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Make the loop look again at once. From any thread, and from signal handlers."""
-        self._inbox.put(lambda: None)
+        self.post(lambda: None)
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Have `event` happen on the loop's thread. From any thread."""
+        self._inbox.put(event)
 
     def counters(self) -> dict[str, float]:
         """Progress in numbers, as of the last second. From any thread."""
@@ -95,8 +89,19 @@ class Dispatcher:
         except Empty:
             return
 
-    def stop(self, reason: str, timeout: float) -> None:
-        """Hand out nothing more; give what is in flight `timeout` seconds to end."""
+    def reconfigure(self, config: InferConfig) -> None:
+        """What is decided from now on is decided by this."""
+        self._config = config
+        self._life.reconfigure(config)
+        self._housekeeping_at = self._log_at = 0.0  # by the new intervals from here
+
+    def cancel(self, model: str, dataset: str, reason: str) -> bool:
+        """Give a pair up; False when nothing of it is left here."""
+        return any(self._life.cancel(lane, dataset, reason) for lane in self.lanes if lane.model.abbr == model)
+
+    def stop(self, reason: str, timeout: float | None = None) -> None:
+        """Hand out nothing more; give what is in flight `timeout` seconds to end (`drain_timeout` by default)."""
+        timeout = self._config.drain_timeout if timeout is None else timeout
         now = self._clock.monotonic()
         if self._draining_until is None:
             self.stop_reason = reason
@@ -104,6 +109,11 @@ class Dispatcher:
             self._log.warning("draining", reason=reason, in_flight=self._in_flight(), timeout=timeout)
         else:
             self._draining_until = min(self._draining_until, now + timeout)
+
+    @property
+    def completed(self) -> int:
+        """Requests with a durable end, those of earlier runs included. On the dispatcher's thread."""
+        return self._life.completed + sum(run.completed for lane in self.lanes for run in lane.runs)
 
     @property
     def draining(self) -> bool:
@@ -121,8 +131,9 @@ class Dispatcher:
         else:
             for lane in self.lanes:
                 lane.release_retries(now)
-                self._dispatch(lane, now)
-                self._life.open_more(lane)
+                if not self.paused:
+                    self._dispatch(lane, now)
+                    self._life.open_more(lane)
             if now >= self._foreign_at:
                 self._foreign_at = now + FOREIGN_POLLS * self._config.poll_interval
                 for lane in self.lanes:
@@ -171,7 +182,7 @@ class Dispatcher:
             if reason := self._budget.exhausted():
                 lane.again.appendleft(job)
                 self.over_budget = True
-                self.stop(reason, self._config.drain_timeout)
+                self.stop(reason)
                 return
             self._budget.reserve()
             lane.permits.take()
@@ -230,7 +241,7 @@ class Dispatcher:
         run.told.add(ended.served_model, ended.system_fingerprint)
         if ended.error is None:
             lane.health.on_answer()
-            self._save(lane, run, ended.line, ended.outcome, job.request)
+            self._save(lane, run, ended.line, ended.outcome, job.request, ended.said)
             return
         now = self._clock.monotonic()
         was_healthy = lane.health.healthy
@@ -262,11 +273,19 @@ class Dispatcher:
             run.tally.pay(usage, ended.cost)
             self._budget.load(0, usage.prompt_tokens + usage.completion_tokens, ended.cost)
 
-    def _save(self, lane: Lane, run: ShardRun, line: bytes, end: Outcome | Failure | None, request: Request) -> None:
-        """end: what the request came to; None: it is tried again."""
+    def _save(
+        self,
+        lane: Lane,
+        run: ShardRun,
+        line: bytes,
+        end: Outcome | Failure | None,
+        request: Request,
+        said: Generation | None = None,
+    ) -> None:
+        """end: what the request came to; None: it is tried again. said: the answer that later turns wait for."""
         run.unsaved += 1
         self._unsaved += 1
-        self._journal.append(run.target, line, (lane, run, end, request))
+        self._journal.append(run.target, line, (lane, run, end, request, said))
 
     def _on_committed(self, target: Target, lines: list[tuple[Any, int, int]]) -> None:
         """Runs on the journal's thread."""
@@ -276,22 +295,23 @@ class Dispatcher:
         """All lines of a target are of one shard."""
         lane: Lane
         run: ShardRun
-        lane, run, _, _ = lines[0][0]
+        lane, run, *_ = lines[0][0]
         run.unsaved -= len(lines)
         self._unsaved -= len(lines)
         answers = []
-        for (_, _, end, request), offset, length in lines:
+        for (_, _, end, request, said), offset, length in lines:
             if end is None:
                 continue
             run.pending -= 1
             if isinstance(end, Failure):
-                run.failures[(request.doc_id, request.idx, request.repeat)] = end
-                run.failed[end.error] += 1
+                run.fail(request, end)
             else:
                 run.outcomes[end] += 1
                 run.answered += 1
                 order = order_of(request.doc_id, request.idx, request.repeat)
                 answers.append((order, key64(request.key), offset, length, end))
+                if said is not None:
+                    self._life.go_on(lane, run, request, said)
         run.index.add(target.path, answers)
         self._life.maybe_finish(lane, run)
 
@@ -303,7 +323,7 @@ class Dispatcher:
         if not self.fatal:
             self.fatal = reason
             self._log.error("stopping", reason=reason)
-            self.stop(reason, self._config.drain_timeout)
+            self.stop(reason)
 
     # --- now and then ---------------------------------------------------------------------------------------------
 
@@ -330,22 +350,14 @@ class Dispatcher:
             job.abandoned = True
 
     def _count(self, now: float) -> dict[str, float]:
-        runs = [run for lane in self.lanes for run in lane.runs]
-        oldest = min((next(iter(lane.in_flight.values())).sent for lane in self.lanes if lane.in_flight), default=now)
         return {
             "pairs_done": self._life.done,
             "pairs_failed": self._life.failed,
-            "pairs_open": len(runs),
-            "pairs_waiting": sum(len(lane.waiting) + len(lane.foreign) + lane.opening for lane in self.lanes),
-            "completed": self._life.completed + sum(run.completed for run in runs),
+            "completed": self.completed,
             "sent": self._sent,
-            "in_flight": self._in_flight(),
-            "limit": sum(lane.permits.limit for lane in self.lanes),
-            "retries_waiting": sum(lane.retries for lane in self.lanes),
             "unsaved": self._unsaved,
             "late_answers": self._late,
-            "oldest_in_flight_seconds": round(now - oldest, 3),
-        }
+        } | figures(self.lanes, now)
 
     def _in_flight(self) -> int:
         return sum(len(lane.in_flight) for lane in self.lanes)
@@ -356,6 +368,10 @@ class Dispatcher:
         assert self._draining_until is not None
         busy = self._in_flight() > 0 or any(run.unsaved or run.merging for lane in self.lanes for run in lane.runs)
         return not busy or now >= self._draining_until
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until every status told so far is on disk; False when for `timeout` seconds none could be written."""
+        return self._life.settle(timeout)
 
     def close(self, timeout: float = 10.0) -> Ending:
         """Save what is left to save and end the threads; tells how the run ended."""

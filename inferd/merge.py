@@ -6,16 +6,14 @@ the rest. Until `finish` nobody sees anything of it. Disk work: on loader thread
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
-from itertools import islice
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from inferd.feed import Asked, Failure, Where
+from inferd.feed import ANOTHER_JOURNAL, Asked, Failure, Where
+from inferd.lines import Lines
 from shared import atomic
 from shared.answers import AnswerIndex, Fresh, key64, where_of
 from shared.errors import WorkDirError
@@ -29,9 +27,12 @@ class Merge:
 
     def __init__(self, work: WorkDir, pair: PlanPair, shard: PlanShard, asked: Asked, index: AnswerIndex) -> None:
         self._path = work.predictions(pair.model, shard.stem)
+        self._asked = asked
         self._requests = iter(asked)
         self._index = index
-        self._ids = islice(enumerate(read_planned_ids(work, pair.dataset)), shard.first, shard.first + shard.docs)
+        self._ids = enumerate(
+            read_planned_ids(work, pair.dataset, shard.first, shard.first + shard.docs), shard.first
+        )
         self._doc = (-1, "")
         self._next: tuple[int, int] | None = next(self._requests, None)
         self._file: atomic.Replacement | None = None
@@ -73,9 +74,10 @@ class Merge:
             return
         cursor = self._index.cursor(self._next[0])
         with ExitStack() as stack:
-            files = [stack.enter_context(closing(_Lines(path))) for path in self._index.paths]
+            files = [stack.enter_context(closing(Lines(path))) for path in self._index.paths]
             while self._next is not None:
                 order, key = self._next
+                key = key or self._asked.key_of(order)  # a later turn's, asked since
                 while self._doc[0] < order >> 32:
                     self._doc = next(self._ids)
                 task_id = self._doc[1]
@@ -83,34 +85,13 @@ class Merge:
                 if found is not None:
                     file = files[found.file]
                     line = file.read(found.offset, found.length)
-                    merged = file.path == self._path
+                    merged = file.path in self._index.merged
                     yield (_merged(task_id, line) if merged else _answered(task_id, line, key)) + b"\n"
                 elif (failure := failures.get(where_of(order))) is not None:
                     yield encode_record(_failed(task_id, where_of(order), failure)) + b"\n"
                 else:
                     return
                 self._next = next(self._requests, None)
-
-
-class _Lines:
-    """Reads lines of a file by their place; those that follow each other cost one read a megabyte."""
-
-    WINDOW = 1 << 20
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._start, self._window = 0, b""
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-    def read(self, offset: int, length: int) -> bytes:
-        first = offset - self._start
-        if first < 0 or first + length > len(self._window):
-            self._start, self._window = offset, os.pread(self._fd, max(length, self.WINDOW), offset)
-            first = 0
-        return self._window[first : first + length]
 
 
 class _Answer(msgspec.Struct):
@@ -138,7 +119,7 @@ def _answered(task_id: str, line: bytes, key: int) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError):
         answer = None
     if answer is None or key64(answer.key) != key:
-        raise WorkDirError("a journal isn't what was written into it any more: start inferd again")
+        raise WorkDirError(ANOTHER_JOURNAL)
     return encode_record(
         Prediction(
             task_id=task_id,
@@ -170,7 +151,7 @@ def _failed(task_id: str, where: Where, failure: Failure) -> Prediction:
         doc_id=doc_id,
         idx=idx,
         repeat=repeat,
-        outcome="error",
+        outcome="error" if failure.error is not None else "not_run",
         error=failure.error,
         message=failure.message,
         attempts=failure.attempts,

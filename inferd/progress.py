@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from inferd.ask import Asker
-from inferd.feed import Failure, Feed, Where
+from inferd.feed import Failure, Feed, Where, not_run
 from inferd.limiter import Health, Permits
 from inferd.merge import Merge
 from inferd.scheduler import Scheduler
@@ -72,6 +72,16 @@ class ShardRun:
         """Nothing is queued, in flight, waiting for a retry or waiting for its fsync."""
         return (self.exhausted or bool(self.given_up)) and not self.filling and self.pending == self.unsaved == 0
 
+    def fail(self, request: Request, failure: Failure) -> None:
+        """The request has no answer and gets none in this run; then the turns that wait for it aren't asked either."""
+        self._fail(request.idx, request, failure)
+        for idx in range(request.idx + 1, request.idx + 1 + request.later):
+            self._fail(idx, request, not_run(request.idx))
+
+    def _fail(self, idx: int, request: Request, failure: Failure) -> None:
+        self.failures[(request.doc_id, idx, request.repeat)] = failure
+        self.failed[failure.error or "not_run"] += 1
+
     def status(self, state: PairState, now: str, *, reason: str = "", digest: str = "") -> InferStatus:
         ended = state in ("done", "fail")
         return InferStatus(
@@ -107,6 +117,16 @@ class ShardRun:
         )
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How the run ended, over all pairs."""
+
+    done: int
+    failed: int
+    unfinished: int
+    saved: bool  # every answer and every status is on disk
+
+
 @dataclass(eq=False)
 class Job:
     """One attempt on its way: which request, of whom, and the how-manieth try."""
@@ -125,6 +145,9 @@ class Workers(Protocol):
     def submit(self, job: Job) -> None: ...
     def abandon(self, job: Job) -> None:
         """Nothing more is expected of this job: it must not keep others from their turn."""
+
+    def resize(self, size: int) -> None:
+        """How many jobs may be submitted at once from now on."""
 
     def end(self) -> None: ...
     def wait(self, timeout: float) -> int:
@@ -155,6 +178,11 @@ class Lane:
     def on_latency(self, seconds: float) -> None:
         """An exponential mean over about the last hundred attempts."""
         self.usual_latency += (seconds - self.usual_latency) * (0.01 if self.usual_latency else 1.0)
+
+    def go_on(self, run: ShardRun, following: Request) -> None:
+        """Queue a chat's next turn, which is pending already."""
+        run.left += run.exhausted  # else it is among those that are left already
+        self.queue.offer(run, [following])
 
     def name_stragglers(self, now: float) -> None:
         """Tell each shard which of its requests in flight take much longer than is usual here, the longest first."""
@@ -203,3 +231,16 @@ class Lane:
     @property
     def finished(self) -> bool:
         return not (self.waiting or self.foreign or self.opening or self.runs)
+
+
+def figures(lanes: Sequence[Lane], now: float) -> dict[str, float]:
+    """All models together, for the beat and the log."""
+    oldest = min((next(iter(lane.in_flight.values())).sent for lane in lanes if lane.in_flight), default=now)
+    return {
+        "pairs_open": sum(len(lane.runs) for lane in lanes),
+        "pairs_waiting": sum(len(lane.waiting) + len(lane.foreign) + lane.opening for lane in lanes),
+        "in_flight": sum(len(lane.in_flight) for lane in lanes),
+        "limit": sum(lane.permits.limit for lane in lanes),
+        "retries_waiting": sum(lane.retries for lane in lanes),
+        "oldest_in_flight_seconds": round(now - oldest, 3),
+    }
