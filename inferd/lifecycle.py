@@ -22,7 +22,8 @@ from shared.clock import Clock, utc
 from shared.config import InferConfig
 from shared.errors import TandemError
 from shared.journal import Target
-from shared.records import PairState, PlanPair, PlanShard
+from shared.records import Generation, PairState, PlanPair, PlanShard
+from shared.requests import Request
 
 LOOKAHEAD = 32  # datasets open at once, at most
 BATCH = 512  # requests read in one go, at most
@@ -61,6 +62,11 @@ class Lifecycle:
         self.failed = 0
         self.completed = 0
         self.closed = False
+        self._cancelled: dict[tuple[str, str], str] = {}  # (model, dataset): why
+        self._failed: dict[tuple[str, str], dict[str, int]] = {}  # by pair, of its shards that ended here
+
+    def reconfigure(self, config: InferConfig) -> None:
+        self._config = config
 
     def refill(self, lane: Lane, run: ShardRun) -> None:
         if run.exhausted or run.filling or run.given_up:
@@ -93,9 +99,41 @@ class Lifecycle:
             if run.exhausted:
                 run.left = lane.queue.waiting(run)
                 self._merge_ahead(lane, run)
-            if lane.health.given_up and got.requests:
-                self.give_up(lane, run, lane.health.reason)
+            cancelled = self._cancelled.get((run.pair.model, run.pair.dataset), "")
+            if (reason := lane.health.reason if lane.health.given_up else cancelled) and got.requests:
+                self.give_up(lane, run, reason)
             self.refill(lane, run)
+        self.maybe_finish(lane, run)
+
+    def go_on(self, lane: Lane, run: ShardRun, request: Request, said: Generation) -> None:
+        """Have the chat's next turn asked: `said`, the answer to this one, is durable."""
+        if run.given_up:
+            return
+        following = run.feed.follow(request, said)
+        run.pending += 1
+        if not run.feed.journalled(following):
+            lane.go_on(run, following)
+            return
+
+        def load() -> None:
+            try:
+                got: Batch | Exception = run.feed.pass_over(following)
+            except Exception as error:  # noqa: BLE001  # the edge of a worker: it ends one pair
+                got = error
+            self._post(lambda: self._on_passed_over(lane, run, got))
+
+        self._loaders.submit(load)
+
+    def _on_passed_over(self, lane: Lane, run: ShardRun, got: Batch | Exception) -> None:
+        if isinstance(got, Exception):
+            self.give_up(lane, run, f"its answers can't be read: {got}")
+        else:
+            run.outcomes.update(got.reused)
+            run.reused += sum(got.reused.values())
+        if isinstance(got, Batch) and got.requests and not run.given_up:
+            lane.go_on(run, *got.requests)
+        else:
+            run.pending -= 1
         self.maybe_finish(lane, run)
 
     # --- opening --------------------------------------------------------------------------------------------------
@@ -130,7 +168,7 @@ class Lifecycle:
         self, lane: Lane, pair: PlanPair, shard: PlanShard, got: Opened | AlreadyDone | Foreign | Exception
     ) -> None:
         lane.opening -= 1
-        log = self._log.bind(model=pair.model, dataset=pair.dataset)
+        log = self._log.bind(model=pair.model, dataset=shard.stem)
         match got:
             case AlreadyDone(status):
                 self.done += 1
@@ -171,6 +209,21 @@ class Lifecycle:
 
     # --- finishing ------------------------------------------------------------------------------------------------
 
+    def cancel(self, lane: Lane, dataset: str, reason: str) -> bool:
+        """Give up a dataset's shards, those that aren't open yet as soon as they are; False when none is left."""
+        waiting = [one for one in lane.waiting if one[0].dataset == dataset]
+        runs = [run for run in lane.runs if run.pair.dataset == dataset and not (run.given_up or run.finalising)]
+        elsewhere = any(pair.dataset == dataset for pair, _ in lane.foreign)
+        if not (waiting or runs or elsewhere or lane.opening):
+            return False
+        self._cancelled[lane.model.abbr, dataset] = reason
+        for one in waiting:
+            lane.waiting.remove(one)
+            self._open(lane, *one)
+        for run in runs:
+            self.give_up(lane, run, reason)
+        return True
+
     def give_up_lane(self, lane: Lane) -> None:
         self._log.error("model given up", model=lane.model.abbr, reason=lane.health.reason)
         for run in list(lane.runs):
@@ -190,7 +243,7 @@ class Lifecycle:
         if self.closed or run.finalising or run.merging or run not in lane.runs or not run.drained():
             return
         total, failed = run.shard.requests, sum(run.failed.values())
-        if run.given_up or failed > self._config.max_error_rate * total:
+        if run.given_up or failed > self._config.max_error_rate * run.pair.requests:
             self._end(lane, run, "fail", reason=_failure_reason(run))
         elif run.completed != total:
             self._end(
@@ -210,10 +263,13 @@ class Lifecycle:
         run.merging = True
         merge = run.merge = run.merge or Merge(self._shelf.work, run.pair, run.shard, run.feed.asked, run.index)
         fresh, finish = run.index.take_fresh(), run.finalising
+        failed = self._failed_of(lane, run.pair) if finish and run.failed else None
 
         def work() -> None:
             got: str | Exception = ""
             try:
+                if failed is not None:
+                    shards.check_failures(self._shelf.work, run.pair, failed, self._config.max_error_rate)
                 if finish:
                     got = merge.finish(fresh, run.failures)
                 else:
@@ -243,6 +299,11 @@ class Lifecycle:
         else:
             self._end(lane, run, "done", digest=got)
 
+    def _failed_of(self, lane: Lane, pair: PlanPair) -> dict[str, int]:
+        """Failures of the pair by shard, of those that are or were open here."""
+        running = {run.shard.stem: run.failed.total() for run in lane.runs if run.pair.dataset == pair.dataset}
+        return self._failed.get((pair.model, pair.dataset), {}) | running
+
     def _drop_merge(self, run: ShardRun) -> None:
         if run.merge is not None:
             self._loaders.submit(run.merge.abandon)
@@ -253,9 +314,11 @@ class Lifecycle:
         lane.queue.drop(run)
         self._drop_merge(run)
         self.completed += run.completed
+        if run.failed:
+            self._failed.setdefault((run.pair.model, run.pair.dataset), {})[run.shard.stem] = run.failed.total()
         self.publish(run, state, reason=reason, digest=digest)
         log = self._log.bind(
-            model=run.pair.model, dataset=run.pair.dataset, completed=run.completed, total=run.shard.requests
+            model=run.pair.model, dataset=run.shard.stem, completed=run.completed, total=run.shard.requests
         )
         if state == "done":
             self.done += 1
@@ -299,6 +362,10 @@ class Lifecycle:
                 self._drop_merge(run)
                 run.claim.release()
         return unfinished
+
+    def settle(self, timeout: float) -> bool:
+        """See `Dispatcher.settle`."""
+        return self._publisher.settle(timeout)
 
     def close(self, timeout: float) -> bool:
         """Write the last statuses and end the threads; False when some could not be written."""

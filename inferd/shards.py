@@ -7,16 +7,17 @@ All of it is disk work and runs on loader threads, never on the dispatcher's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 
 from inferd.feed import Asked, Feed
 from shared import claims, requests
 from shared.answers import AnswerIndex
 from shared.config import ModelConfig
 from shared.errors import WorkDirError
-from shared.layout import WorkDir
+from shared.journal import MAX_DOCS
+from shared.layout import WorkDir, claim_of
 from shared.plan import read_planned_tasks, tasks_digest
 from shared.records import (
     InferStatus,
@@ -26,7 +27,7 @@ from shared.records import (
     PlanPair,
     PlanShard,
 )
-from shared.requests import Request
+from shared.requests import Later, Request
 from shared.status import read_record
 
 Span = tuple[str, str]  # (start, end), as in InferStatus.spans
@@ -79,12 +80,12 @@ class Shelf:
         if self._checked[abbr] != self.dataset(abbr).digest:
             raise WorkDirError(f"{self.work.tasks(abbr)}: not the file that was planned: submit the suite again")
 
-    def requests(self, pair: PlanPair, shard: PlanShard, model: ModelConfig) -> Iterator[Request]:
-        """Every request of the shard, in (doc_id, idx, repeat) order."""
+    def requests(self, pair: PlanPair, shard: PlanShard, model: ModelConfig) -> Iterator[Request | Later]:
+        """Every request of the shard, in (doc_id, idx, repeat) order; the place of one that can't be made yet."""
         identity = requests.identity(model)
         planned = self.dataset(pair.dataset)
-        tasks = islice(enumerate(read_planned_tasks(self.work, pair.dataset)), shard.first, shard.first + shard.docs)
-        for doc_id, task in tasks:
+        tasks = read_planned_tasks(self.work, pair.dataset, shard.first, shard.first + shard.docs)
+        for doc_id, task in enumerate(tasks, shard.first):
             yield from requests.requests_of(
                 task, doc_id, model, identity, planned.repeats, seed_per_repeat=planned.seed_per_repeat
             )
@@ -109,7 +110,9 @@ def open_shard(
         spans = old.spans if old is not None else ()
         late = old.late_answers if old is not None else 0
         asked = Asked(shard.first, shelf.dataset(pair.dataset).repeats)
-        return Opened(claim, Feed(shelf.requests(pair, shard, model), index, asked), index, spans, late)
+        follow_up = partial(requests.follow_up, model=model, model_identity=requests.identity(model))
+        feed = Feed(shelf.requests(pair, shard, model), index, asked, follow_up)
+        return Opened(claim, feed, index, spans, late)
     except BaseException:
         claim.release()
         raise
@@ -154,6 +157,33 @@ def standing(work: WorkDir, pair: PlanPair, shard: PlanShard) -> InferStatus | N
     return status if digest == status.digest else None
 
 
+def check_failures(work: WorkDir, pair: PlanPair, known: Mapping[str, int], max_error_rate: float) -> None:
+    """Raises WorkDirError when more of the pair's requests failed for good than it may have, over all its shards.
+
+    known: how many by shard, where that is known better than by the shard's status. Shards that end at the same moment
+    in two inferds may both miss the other's last failures.
+    """
+    failed = sum(known.values())
+    for shard in pair.shards:
+        if shard.stem not in known and (status := last_status(work, pair, shard)) is not None:
+            failed += sum(status.failed.values())
+    if failed > max_error_rate * pair.requests:
+        raise WorkDirError(f"{failed}/{pair.requests} requests of the pair failed, over all its shards")
+
+
 def _index(work: WorkDir, pair: PlanPair, shard: PlanShard, tick: Callable[[], None]) -> AnswerIndex:
-    predictions = work.predictions(pair.model, shard.stem)
-    return AnswerIndex(work.journals(pair.model, shard.stem), predictions if predictions.is_file() else None, tick=tick)
+    """Of the shard's own files, and of what another sharding left under the dataset's name (`shared.regroup`). In the
+    order of the claims, so that of two answers to one request the same one wins in each sharding.
+    """
+    stems = dict.fromkeys((shard.stem, pair.dataset))
+    journals = [path for stem in stems for path in work.journals(pair.model, stem)]
+    predictions = [work.predictions(pair.model, shard.stem), *work.all_merged(pair.model).get(pair.dataset, ())]
+    return AnswerIndex(sorted(journals, key=claim_of), predictions, docs=_docs(pair, shard), tick=tick)
+
+
+def _docs(pair: PlanPair, shard: PlanShard) -> range | None:
+    """What of a file is the shard's. A longer dataset's docs were the last one's, and their costs stay told there."""
+    if len(pair.shards) == 1:
+        return None
+    last = shard.stem == pair.shards[-1].stem
+    return range(shard.first, MAX_DOCS if last else shard.first + shard.docs)

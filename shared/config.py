@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shared.records import Example, GenerationSettings, Message, Named, TaskType
+from shared.records import ChatMode, Example, FewShotFormat, GenerationSettings, Limit, Message, Named, TaskType
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=1)]
@@ -62,9 +62,18 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
     adapter. price: USD a million tokens. transport: how an HTTP endpoint is asked: one connection a worker thread, or
     one thread that drives all connections; `auto` takes the latter from 64 in flight on. http2: where the server offers
     it. ca_file: certificates to trust instead of the system's. client_cert, client_key: PEM files by which the server
-    knows us; client_key_password_env: the variable that holds the key's password. low_speed_limit, low_speed_time:
-    bytes a second below which a call is broken off when that lasts so many seconds, the wait for the answer's first
-    byte included (so it suits streams).
+    knows us; client_key_password_env: the variable that holds the key's password. tags: words to choose it by.
+    low_speed_limit, low_speed_time: bytes a second below which a call is broken off when that lasts so many seconds,
+    the wait for the answer's first byte included (so it suits streams). prompt_format: how an endpoint is asked for a
+    text: `chat`, messages to `/chat/completions`; `text`, all as plain text to `/completions`, for models that know no
+    chat; `chatml`, the turns in ChatML to `/completions`. system: put first where neither the dataset nor the task has
+    a system text. replay_reasoning: in chats asked turn by turn, send the reasoning behind earlier answers with them,
+    as `reasoning_content`. chat_template, tokenizer: what the server makes tokens of prompts with, by name or digest;
+    not sent, but part of the request_key. loglikelihood: how an endpoint tells likelihoods: `echo`, completions that
+    give the prompt back with its log-probabilities, as vLLM's; `echo_tokens`, the same with prompts as token ids, which
+    the server's `/tokenize` makes; `logit_bias`, one forced token a call, as llama.cpp's server (and any `local` model)
+    needs it. bos: the text of the token that stands before what has no context (default: what the server puts there
+    itself). max_length: tokens that the model's context holds; longer texts are asked for in windows.
     """
 
     abbr: Name
@@ -91,6 +100,15 @@ class ModelConfig(_Table, frozen=True, kw_only=True):
     client_key_password_env: str = ""
     low_speed_limit: Annotated[int, Meta(ge=0)] = 0
     low_speed_time: Annotated[float, Meta(ge=1)] = 30.0
+    tags: tuple[Name, ...] = ()
+    prompt_format: Literal["chat", "text", "chatml"] = "chat"
+    system: str = ""
+    replay_reasoning: bool = False
+    chat_template: str = ""
+    tokenizer: str = ""
+    loglikelihood: Literal["", "echo", "echo_tokens", "logit_bias"] = ""
+    bos: str = ""
+    max_length: Annotated[int, Meta(ge=3)] | None = None
 
     @property
     def served_name(self) -> str:
@@ -101,7 +119,10 @@ class FieldMapping(_Table, frozen=True, kw_only=True):
     """Which field of a row holds what. metadata: fields that a task keeps as they are, for metrics that need them.
     target: a string, a number, a boolean or an array of them. task_id: default
     `<abbr>-<doc_id>`. A name with dots that is no field itself leads into nested objects: `answers.text`. choices: the
-    answers that there are, an array. gold: the right one's position from 0, its letter, or an array of those.
+    answers that there are: one field that is an array, or a field each. gold: the right one's position from 0, its
+    letter, or an array of those; where a text is asked for, its letter is what counts as right, in place of a target.
+    turn_targets: of a chat that is asked turn by turn, an array of what counts as right, one a user turn: a value, an
+    array of them, or null where a turn isn't scored.
     """
 
     prompt: str | None = None
@@ -110,8 +131,24 @@ class FieldMapping(_Table, frozen=True, kw_only=True):
     category: str | None = None
     cluster: str | None = None
     metadata: tuple[str, ...] = ()
-    choices: str | None = None
+    choices: str | Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=2)] | None = None
     gold: str | None = None
+    turn_targets: str | None = None
+
+
+class FewShotDraw(_Table, frozen=True, kw_only=True):
+    """The `few_shot_draw` of a dataset: examples drawn anew for each task, by the seed and its task_id.
+
+    num: how many. seed: of the draws. source: the file whose rows are the examples, of the same form as the dataset's
+    own (default: the dataset's own rows, those outside `limit` too). A task never gets itself. prompt, target: of plain
+    rows, templates of what an example shows, where that isn't what its task would ask and what it holds to be right.
+    """
+
+    num: Annotated[int, Meta(ge=1, le=100)]
+    seed: int = 0
+    source: Annotated[str, Meta(min_length=1)] | None = None
+    prompt: str | None = None
+    target: str | None = None
 
 
 class DatasetConfig(_Table, frozen=True, kw_only=True):
@@ -121,12 +158,17 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     format: by default told from the file's name; JSON and JSON lines are told apart by their content. columns: the
     names of the columns of a CSV or TSV file without a header. prompt: a Jinja template over the row's fields.
     messages: turns whose contents are such templates. target_regex: what to take from the target (its first group, or
-    all that matched when it has none; the last match); a target without a match is refused. metric, post_process: see
-    `shared.scoring`; the first metric is the headline. metric, post_process, category, few_shot and generation hold
-    for all tasks that don't tell their own. repeats: samples of each task. seed_per_repeat: a repeat's seed is seed +
-    repeat; if false, each repeat sends the same one. limit: only the first so many rows. request_type: how the model is
-    asked: for a text, or how likely it holds one (`shared.records.TaskSpec`). target_delimiter: stands between a prompt
-    and what follows it, where both are plain text.
+    all that matched when it has none; the last match); a target without a match is refused. metric, post_process,
+    filters: see `shared.scoring`; the first metric is the headline. metric, post_process, filters, category, few_shot
+    and generation hold for all tasks that don't tell their own. repeats: samples of each task. seed_per_repeat: a
+    repeat's seed is seed + repeat; if false, each repeat sends the same one. limit: which rows are asked
+    (`shared.records.Limit`); by default all. few_shot_draw: examples drawn for each task. num_shards, max_shard_size:
+    into how many shards a pair is split, or of how many docs each. tags: words to choose it by. request_type: how the
+    model is asked: for a text, or how likely it holds one (`shared.records.TaskSpec`). target_delimiter: stands between
+    a prompt and what follows it, where both are plain text. chat_mode: which turns of a chat are asked: `last`, the one
+    at the end; `every`, each user turn behind the model's own answers; `every_with_gt`, each behind the gold answers.
+    system: put first where the task has no system turn. few_shot_format: examples as `turns` of the chat, or as `text`
+    in front of the question.
     """
 
     abbr: Name
@@ -137,16 +179,24 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     few_shot: tuple[Example, ...] = ()
+    few_shot_draw: FewShotDraw | None = None
     target_regex: str | None = None
     metric: Named | tuple[Named, ...] | UnsetType = UNSET
     post_process: Named | tuple[Named, ...] | UnsetType = UNSET
+    filters: dict[str, Named | tuple[Named, ...]] = {}
     category: str = ""
     repeats: Count = 1
     seed_per_repeat: bool = True
-    limit: Count | None = None
+    limit: Limit | None = None
+    num_shards: Count | None = None
+    max_shard_size: Count | None = None
+    tags: tuple[Name, ...] = ()
     generation: GenerationSettings = GenerationSettings()
     request_type: TaskType = "generate_until"
     target_delimiter: str = " "
+    chat_mode: ChatMode = "last"
+    system: str = ""
+    few_shot_format: FewShotFormat = "turns"
 
 
 class InferConfig(_Table, frozen=True, kw_only=True):
@@ -187,7 +237,8 @@ class EvalConfig(_Table, frozen=True, kw_only=True):
     for so long. startup_timeout: how long to wait for its first beat. log_interval: between progress lines in the log.
     max_num_workers: pairs scored at once. pair_timeout: the longest one pair may take. events: listen to the filesystem
     between scans. calibration_bins: of equal width over [0, 1]. sandbox: what runs the programs that models wrote; by
-    default the first that passes its self-test.
+    default the first that passes its self-test. sample_log: write what was asked and answered of every task beside its
+    scores (`results/<model>/<dataset>.samples.jsonl`), which takes about as much disk again as the predictions.
     """
 
     watch_interval: Seconds = 5.0
@@ -199,6 +250,7 @@ class EvalConfig(_Table, frozen=True, kw_only=True):
     events: bool = True
     calibration_bins: Annotated[int, Meta(ge=1, le=100)] = 10
     sandbox: Literal["auto", "bubblewrap", "namespaces", "unsafe-subprocess"] = "auto"
+    sample_log: bool = False
 
 
 class GroupConfig(_Table, frozen=True, kw_only=True):
@@ -211,6 +263,25 @@ class GroupConfig(_Table, frozen=True, kw_only=True):
     weights: tuple[Annotated[float, Meta(gt=0)], ...] = ()
 
 
+class CombinationConfig(_Table, frozen=True, kw_only=True):
+    """One `[[combinations]]` table: each of these models meets each of these datasets. Both are globs of names, or of
+    tags with `tag:` before them.
+    """
+
+    models: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("*",)
+    datasets: Annotated[tuple[Name, ...], Meta(min_length=1)] = ("*",)
+
+
+class SelectConfig(_Table, frozen=True, kw_only=True):
+    """The `[select]` table: which part of the suite is run; `evalctl run --models`, `--datasets` and `--tags` put it
+    there. Globs of names, and of tags: those that models carry choose models, those that datasets carry datasets.
+    """
+
+    models: tuple[Name, ...] = ()
+    datasets: tuple[Name, ...] = ()
+    tags: tuple[Name, ...] = ()
+
+
 class BudgetConfig(_Table, frozen=True, kw_only=True):
     """The `[budget]` table: ceilings over the whole run, all models together. What isn't named isn't limited."""
 
@@ -220,7 +291,7 @@ class BudgetConfig(_Table, frozen=True, kw_only=True):
 
 
 class Suite(_Table, frozen=True, kw_only=True):
-    """What the user wants run: every model over every dataset.
+    """What the user wants run: every model over every dataset, or over those that `combinations` say.
 
     base_dir: the absolute folder that relative paths start from (default: where the suite file lies). paths: files that
     win over the datasets' own `path`, by abbr; `evalctl run --path ABBR=FILE` puts them there.
@@ -234,3 +305,5 @@ class Suite(_Table, frozen=True, kw_only=True):
     eval: EvalConfig = EvalConfig()
     budget: BudgetConfig = BudgetConfig()
     groups: tuple[GroupConfig, ...] = ()
+    combinations: tuple[CombinationConfig, ...] = ()
+    select: SelectConfig = SelectConfig()

@@ -10,39 +10,56 @@
     infer_status/<model>/<dataset>.json             inferd   replaced     progress and state of a shard
     predictions/<model>/tmp_<dataset>.<claim>.jsonl inferd   append-only  the journal: a line an attempt that ended
     predictions/<model>/<dataset>.jsonl             inferd   write-once   a line a request, by (doc_id, idx, repeat)
+    predictions/<model>/tmp_<dataset>.<token>.merged.jsonl
+                                                    inferd   write-once   predictions that another sharding left; until
+                                                                          the pair is done
     eval_status/<model>/<dataset>.json              evald    replaced     pending / running / done / fail, and why
     results/<model>/<dataset>.json                  evald    replaced     metrics, counts, provenance
     results/<model>/<dataset>.scores.jsonl          evald    replaced     one line a task and metric
+    results/<model>/<dataset>.samples.jsonl         evald    replaced     one line a task: asked, answered, filtered,
+                                                                          scored ([eval] sample_log)
     summary/{report.json,report.md,leaderboard.csv} evald    replaced     rebuilt identically from results/
+    control/<id>.json                               evalctl  write-once   a command to daemons (pause, drain, retune
+                                                                          ...); acknowledged in their beats
     claims/                                         both     locks        hints; correctness never rests on them
     logs/                                           both     append-only
     demo/                                           evalctl  write-once   the demo's own suite, where it runs
+    given/<dataset>.jsonl                           evalctl  replaced     tasks that came over the Python API
 
-A work_dir of `evalctl score` has no inferd: evalctl writes there what inferd would have.
+A work_dir of `evalctl score` has no inferd: evalctl writes there what inferd would have. With `evalctl run --serial`,
+and over the Python API, one process writes what both daemons would, under the claims of both.
 
 A name that begins with a dot and ends in `.new` or `.staged` is half-written; nobody reads it.
 
 <model> and <dataset> are the names of the suite under `shared.names`; a dataset of several shards has `_0`, `_1` ...
-after its name (`stem`). Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a
+after its name (`stem`), in all that inferd writes. What another sharding left is under the dataset's own name.
+Write order: plan, journal, predictions, status. Read order is the reverse: whoever sees a
 status `done` finds the predictions it speaks of, and whoever sees predictions finds the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
+from shared.atomic import look_again
 from shared.errors import UsageError
 from shared.names import real_name, safe_name
 
 JOURNAL_PREFIX = "tmp_"  # no safe name begins so
+MERGED = ".merged.jsonl"
 
 
 class WorkDir:
-    """Paths under one work_dir. Joins names, touches nothing."""
+    """Paths under one work_dir. Joins names, touches nothing.
 
-    def __init__(self, root: Path | str) -> None:
+    own_journal: the one file, wherever it lies, that all answers go to and come from, instead of one a shard and claim;
+    for a single pair, and a caller who keeps everybody else from it.
+    """
+
+    def __init__(self, root: Path | str, own_journal: Path | None = None) -> None:
         self.root = Path(root).absolute()
+        self.own_journal = own_journal
         try:
             str(self.root).encode()
         except UnicodeEncodeError:
@@ -98,10 +115,14 @@ class WorkDir:
         return self.predictions_folder(model) / f"{safe_name(stem)}.jsonl"
 
     def journal(self, model: str, stem: str, claim: str) -> Path:
+        if self.own_journal is not None:
+            return self.own_journal
         return self.predictions_folder(model) / f"{JOURNAL_PREFIX}{safe_name(stem)}.{claim}.jsonl"
 
     def journals(self, model: str, stem: str) -> list[Path]:
         """Every journal of a shard, of whichever claim, in the order of their names."""
+        if self.own_journal is not None:
+            return [self.own_journal]
         folder = self.predictions_folder(model)
         if not folder.is_dir():
             return []
@@ -115,9 +136,45 @@ class WorkDir:
             and _is_claim(path.name[len(prefix) : -len(suffix)])
         )
 
+    def merged(self, model: str, dataset: str, token: str) -> Path:
+        """Where predictions of another sharding go. token: as of a claim."""
+        return self.predictions_folder(model) / f"{JOURNAL_PREFIX}{safe_name(dataset)}.{token}{MERGED}"
+
+    def all_merged(self, model: str) -> dict[str, list[Path]]:
+        """Every such file of the model, by dataset, by listing."""
+        found: dict[str, list[Path]] = {}
+        folder = self.predictions_folder(model)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            name, _, token = path.name.removesuffix(MERGED).removeprefix(JOURNAL_PREFIX).rpartition(".")
+            if path.name.startswith(JOURNAL_PREFIX) and path.name.endswith(MERGED) and _is_claim(token):
+                try:
+                    found.setdefault(real_name(name), []).append(path)
+                except ValueError:
+                    continue
+        return found
+
+    def stems(self, model: str) -> set[str]:
+        """Of every shard of the model that has a journal, predictions or a status, by listing folders."""
+        found = set()
+        for folder, suffix in ((self.predictions_folder(model), ".jsonl"), (self.infer_status_of(model), ".json")):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                name, _, ending = path.name.rpartition(suffix)
+                if ending or not name:
+                    continue
+                if name.startswith(JOURNAL_PREFIX):
+                    name, _, claim = name.removeprefix(JOURNAL_PREFIX).rpartition(".")
+                    if not _is_claim(claim):
+                        continue
+                try:
+                    found.add(real_name(name))
+                except ValueError:
+                    continue  # half-written, or somebody's own file
+        return found
+
     def finished_predictions(self) -> set[tuple[str, str]]:
         """(model, stem) of every predictions file that is there, by listing folders."""
         found = set()
+        look_again(self.root)  # to probe a folder that wasn't there a while ago tells nothing on NFS
         if self.predictions_root.is_dir():
             for folder in self.predictions_root.iterdir():
                 if not folder.is_dir():
@@ -139,6 +196,9 @@ class WorkDir:
     def scores(self, model: str, dataset: str) -> Path:
         return self.root / "results" / safe_name(model) / f"{safe_name(dataset)}.scores.jsonl"
 
+    def samples(self, model: str, dataset: str) -> Path:
+        return self.root / "results" / safe_name(model) / f"{safe_name(dataset)}.samples.jsonl"
+
     @property
     def report_json(self) -> Path:
         return self.root / "summary" / "report.json"
@@ -150,6 +210,13 @@ class WorkDir:
     @property
     def leaderboard_csv(self) -> Path:
         return self.root / "summary" / "leaderboard.csv"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control"
+
+    def command(self, command_id: str) -> Path:
+        return self.control / f"{command_id}.json"
 
     def inferd_claim(self, instance: str = "") -> Path:
         """Held by an inferd while it lives: the one that came first, or the further one of that instance."""
@@ -194,6 +261,10 @@ class WorkDir:
         """Where `evalctl demo` puts its suite before it submits it."""
         return self.root / "demo"
 
+    def given_tasks(self, dataset: str) -> Path:
+        """Where tasks that came over the Python API lie until they are planned."""
+        return self.root / "given" / f"{safe_name(dataset)}.jsonl"
+
     @property
     def logs(self) -> Path:
         return self.root / "logs"
@@ -207,9 +278,19 @@ class WorkDir:
         return self.logs / f"model.{safe_name(model)}.log"
 
 
+def is_work_dir(names: Container[str]) -> bool:
+    """Whether a folder that holds these names is a work_dir with a plan."""
+    return "plan.json" in names
+
+
 def is_infer_heartbeat(name: str) -> bool:
     """Whether a file of that name, in the work_dir itself, is an inferd's beat."""
     return name.partition(".")[0] == "infer_heartbeat"
+
+
+def claim_of(journal: Path) -> str:
+    """The claim that wrote it, by its name."""
+    return journal.name.split(".")[-2]
 
 
 def _is_claim(text: str) -> bool:

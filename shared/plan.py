@@ -7,34 +7,38 @@ planning the same suite over the same files again changes nothing, and pairs who
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from shared import atomic, requests
 from shared.clock import Clock, utc
+from shared.combinations import pairs_of
 from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError, WorkDirError
 from shared.journal import MAX_DOCS, MAX_REPEATS, split_lines
 from shared.layout import WorkDir
-from shared.names import collisions
 from shared.records import (
     SCHEMA,
     Plan,
     PlanDataset,
+    PlanDraw,
     PlanGroup,
     PlanPair,
-    PlanShard,
     RequestType,
     TaskSpec,
     check_schema,
     encode_record,
 )
+from shared.regroup import regroup
+from shared.sharding import cut, cut_faults, is_cut
 from shared.status import MAX_PLAN_BYTES, read_record, write_record
-from shared.suite import dataset_path
-from shared.tasks import no_fault, read_tasks
+from shared.suite import asked_for, dataset_path
+from shared.tasks import Source, no_fault, read_tasks
 
 
 class _Id(msgspec.Struct):
@@ -48,9 +52,9 @@ L = TypeVar("L", TaskSpec, _Id)
 
 
 def suite_digest(text: bytes, suite: Suite) -> str:
-    """Of the suite's text, and of its models' versions, which may have been told by more than the text."""
+    """Of what the suite's text asks for, and of its models' versions, which more than the text may have told."""
     versions = "\0".join(model.version for model in suite.models)
-    return hashlib.sha256(b"\0".join((text, versions.encode()))).hexdigest()
+    return hashlib.sha256(b"\0".join((asked_for(text), versions.encode()))).hexdigest()
 
 
 def make_plan(
@@ -71,33 +75,37 @@ def make_plan(
     Killed between the tasks files and plan.json, it leaves an old plan whose digests don't match: readers refuse it,
     planning again mends it.
     """
-    planned: list[PlanDataset] = []
-    instances: dict[str, int] = {}
+    planned: dict[str, _Planned] = {}
     problems: list[Problem] = []
+    meeting = pairs_of(suite)
+    models = {model.abbr: model for model in suite.models}
     for dataset in suite.datasets:
-        counter = _Counter()
+        path = dataset_path(suite, dataset)
+        source, counter = Source(dataset, path), _Counter(keep=is_cut(dataset))
         try:
-            tasks = read_tasks(dataset, dataset_path(suite, dataset), fault)
+            tasks = read_tasks(dataset, path, fault, source=source)
             _, digest = atomic.replace_lines(work.staged_tasks(dataset.abbr), counter.lines(tasks), tick=tick)
         except SuiteError as error:
             problems += error.problems
             continue
-        instances[dataset.abbr] = counter.instances
-        for model in suite.models:
+        for model in (models[model] for model, abbr in meeting if abbr == dataset.abbr):
             for request_type in sorted(counter.request_types):
                 if (why := cannot(model, request_type)) is not None:
                     problems.append(Problem(f"{model.abbr} x {dataset.abbr}", why))
-        planned.append(
-            PlanDataset(
-                abbr=dataset.abbr,
-                docs=counter.docs,
-                repeats=dataset.repeats,
-                seed_per_repeat=dataset.seed_per_repeat,
-                digest=digest,
-                source=str(dataset_path(suite, dataset)),
-            )
+        record = PlanDataset(
+            abbr=dataset.abbr,
+            docs=counter.docs,
+            repeats=dataset.repeats,
+            seed_per_repeat=dataset.seed_per_repeat,
+            digest=digest,
+            source=str(path),
+            limit=dataset.limit,
+            rows=_rows(source) if dataset.limit is not None else None,
+            few_shot_draw=_draw(dataset, source, path),
         )
-    problems += _too_many(planned)
+        planned[dataset.abbr] = _Planned(dataset, record, counter)
+    problems += _too_many(planned.values())
+    problems += cut_faults([(one.config, one.record) for one in planned.values()])
     if problems:
         for dataset in suite.datasets:
             atomic.remove(work.staged_tasks(dataset.abbr))
@@ -110,12 +118,8 @@ def make_plan(
     plan = Plan(
         suite_digest=suite_digest(text, suite),
         created_at=utc(clock.time()),
-        datasets=tuple(planned),
-        pairs=tuple(
-            _pair(model, config, dataset, instances[dataset.abbr])
-            for model in suite.models
-            for config, dataset in zip(suite.datasets, planned, strict=True)
-        ),
+        datasets=tuple(one.record for one in planned.values()),
+        pairs=tuple(_pair(models[model], planned[dataset]) for model, dataset in meeting),
         groups=tuple(
             PlanGroup(name=group.name, datasets=group.datasets, weights=group.weights) for group in suite.groups
         ),
@@ -123,6 +127,7 @@ def make_plan(
     old = read_plan_if_sound(work)
     if old is not None and msgspec.structs.replace(plan, created_at=old.created_at) == old:
         return old
+    regroup(work, old, plan)
     write_record(work.plan, plan)
     return plan
 
@@ -142,19 +147,19 @@ def read_plan_if_sound(work: WorkDir) -> Plan | None:
         return None  # damaged or of another version: what is written now replaces it
 
 
-def read_planned_tasks(work: WorkDir, dataset: str) -> Iterator[TaskSpec]:
-    """The tasks of a dataset as planned, in doc_id order."""
-    return _read_lines(work.tasks(dataset), _TASK)
+def read_planned_tasks(work: WorkDir, dataset: str, first: int = 0, end: int | None = None) -> Iterator[TaskSpec]:
+    """The tasks of a dataset as planned, in doc_id order: first <= doc_id < end."""
+    return _read_lines(work.tasks(dataset), _TASK, first, end)
 
 
-def read_planned_ids(work: WorkDir, dataset: str) -> Iterator[str]:
+def read_planned_ids(work: WorkDir, dataset: str, first: int = 0, end: int | None = None) -> Iterator[str]:
     """Their task_ids alone, which costs a tenth."""
-    return (line.task_id for line in _read_lines(work.tasks(dataset), _ID))
+    return (line.task_id for line in _read_lines(work.tasks(dataset), _ID, first, end))
 
 
-def _read_lines(path: Path, decoder: msgspec.json.Decoder[L]) -> Iterator[L]:
+def _read_lines(path: Path, decoder: msgspec.json.Decoder[L], first: int, end: int | None) -> Iterator[L]:
     with path.open("rb") as file:
-        for number, (_, line) in enumerate(split_lines(file), 1):
+        for number, (_, line) in islice(enumerate(split_lines(file), 1), first, end):
             try:
                 task = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -170,11 +175,15 @@ def tasks_digest(path: Path) -> str:
 
 
 class _Counter:
-    """Counts what passes through on its way into the tasks file."""
+    """Counts what passes through on its way into the tasks file. per_doc: the instances of each, where it is to keep
+    them, at 4 bytes a doc.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool) -> None:
         self.docs = 0
         self.instances = 0
+        self.per_doc = array("I")
+        self._keep = keep
         self.request_types: set[RequestType] = set()
 
     def lines(self, tasks: Iterable[TaskSpec]) -> Iterator[bytes]:
@@ -182,32 +191,54 @@ class _Counter:
             self.docs += 1
             asked = requests.instances_of(task)
             self.instances += len(asked)
+            if self._keep:
+                self.per_doc.append(len(asked))
             self.request_types.update(instance.request_type for instance in asked)
             yield encode_record(task) + b"\n"
 
 
-def _pair(model: ModelConfig, config: DatasetConfig, dataset: PlanDataset, instances: int) -> PlanPair:
-    total = instances * dataset.repeats
-    digest = hashlib.sha256(b"\0".join((requests.pair_settings(model, config), dataset.digest.encode()))).hexdigest()
-    shard = PlanShard(stem=dataset.abbr, first=0, docs=dataset.docs, requests=total)
+class _Planned(NamedTuple):
+    config: DatasetConfig
+    record: PlanDataset
+    counter: _Counter
+
+
+def _pair(model: ModelConfig, planned: _Planned) -> PlanPair:
+    config, dataset, counter = planned
+    total = counter.instances * dataset.repeats
+    shards = cut(config, dataset.docs, total, counter.per_doc)
+    parts = [requests.pair_settings(model, config), dataset.digest.encode()]
+    if len(shards) > 1:
+        parts.append(",".join(str(shard.first) for shard in shards).encode())
     return PlanPair(
         model=model.abbr,
         dataset=dataset.abbr,
         docs=dataset.docs,
-        instances=instances,
+        instances=counter.instances,
         requests=total,
-        digest=digest,
-        shards=(shard,),
+        digest=hashlib.sha256(b"\0".join(parts)).hexdigest(),
+        shards=shards,
     )
 
 
-def _too_many(datasets: list[PlanDataset]) -> list[Problem]:
-    problems = []
-    for dataset in datasets:
-        if dataset.docs >= MAX_DOCS or dataset.repeats >= MAX_REPEATS:
-            problems.append(Problem(dataset.abbr, f"at most {MAX_DOCS} docs and {MAX_REPEATS} repeats fit one dataset"))
-    problems += [
-        Problem(" and ".join(group), "these names collide as file names")
-        for group in collisions(d.abbr for d in datasets)
+def _rows(source: Source) -> int | None:
+    """Of a file whose first part is asked alone, what follows may be bad: then it isn't known."""
+    try:
+        return source.rows
+    except SuiteError:
+        return None
+
+
+def _draw(dataset: DatasetConfig, source: Source, path: Path) -> PlanDraw | None:
+    draw = dataset.few_shot_draw
+    if draw is None or source.pool is None:
+        return None
+    return PlanDraw(num=draw.num, seed=draw.seed, source=draw.source or str(path), pool=len(source.pool))
+
+
+def _too_many(planned: Iterable[_Planned]) -> list[Problem]:
+    return [
+        Problem(one.record.abbr, f"at most {MAX_DOCS} docs and {MAX_REPEATS} repeats fit one dataset")
+        for one in planned
+        if one.record.docs >= MAX_DOCS or one.record.repeats >= MAX_REPEATS
     ]
-    return problems

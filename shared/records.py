@@ -7,10 +7,10 @@ null. Times are UTC text for people; nothing compares them between hosts. Durati
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from shared.errors import ErrorClass, WorkDirError
 
@@ -31,7 +31,11 @@ TaskType = Literal[RequestType, "multiple_choice"]
 """What a task asks for. `multiple_choice` takes one loglikelihood request a choice."""
 
 PairState = Literal["pending", "running", "done", "fail"]
-DaemonState = Literal["starting", "running", "draining", "finished", "aborted"]
+DaemonState = Literal["starting", "running", "paused", "draining", "finished", "aborted"]
+CommandName = Literal["pause", "resume", "drain", "stop", "cancel", "retune", "reload"]
+
+COMMAND_ID = r"^[0-9A-Za-z][0-9A-Za-z.-]{0,79}$"
+_Short = Annotated[str, Meta(max_length=300)]
 
 
 def _schema() -> int:
@@ -52,10 +56,20 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a chat.
 
     {"role": "user", "content": "7 plus 5?"}
+
+    reasoning_content: what an assistant's turn was thought out with, where that is sent back.
     """
 
     role: Literal["system", "user", "assistant"]
     content: str
+    reasoning_content: str | UnsetType = UNSET
+
+
+ChatMode = Literal["last", "every", "every_with_gt"]
+"""What of a chat is asked: the turn at its end; every user turn, with the model's own answers before it; every user
+turn, with the gold answers before it. The names are OpenCompass's.
+"""
+FewShotFormat = Literal["turns", "text"]
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,15 +120,19 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     "generation":{"max_tokens":16}}
 
     metric_name: one metric or several; the first is the task's headline. post_process: one step or a pipeline. Each is
-    a name, or a table that holds it beside its parameters (`shared.scoring`). targets: every answer that counts as
-    right. few_shot: put before the prompt as turns of the chat. cluster: tasks that share one aren't independent
-    samples (several questions about one text); by default each task is its own. metadata: what a metric needs beside
-    the targets, such as the tests of a program.
+    a name, or a table that holds it beside its parameters (`shared.scoring`). filters: further pipelines by name, under
+    which metrics may be computed. targets: every answer that counts as right. few_shot: put before the prompt as turns
+    of the chat. cluster: tasks that share one aren't independent samples (several questions about one text); by default
+    each task is its own. metadata: what a metric needs beside the targets, such as the tests of a program.
 
     request_type: how the model is asked. `loglikelihood`: how likely it holds the one target behind the prompt.
     `multiple_choice`: the same of each of `choices`; gold: the positions of the right ones. `loglikelihood_rolling`:
     how likely it holds the prompt itself. target_delimiter: stands between the prompt and what follows it, in few-shot
     examples too.
+
+    chat_mode: which turns of `messages` are asked (`shared.chat`). turn_targets: what counts as right, a list a user
+    turn, an empty one where a turn isn't scored; instead of `targets`, which are the last turn's. system: put first,
+    unless the messages begin with a system turn. few_shot_format: examples as turns, or as text before the question.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -124,6 +142,7 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     targets: tuple[str, ...]
     metric_name: Named | tuple[Named, ...] = "exact_match"
     post_process: Named | tuple[Named, ...] = "none"
+    filters: dict[str, Named | tuple[Named, ...]] = {}
     category: str = ""
     few_shot: tuple[Example, ...] = ()
     cluster: str = ""
@@ -133,13 +152,17 @@ class TaskSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     choices: tuple[str, ...] = ()
     gold: tuple[int, ...] = ()
     target_delimiter: str = " "
+    chat_mode: ChatMode = "last"
+    turn_targets: tuple[tuple[str, ...], ...] = ()
+    system: str = ""
+    few_shot_format: FewShotFormat = "turns"
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
     """What an adapter is given to send: the turns as they go out, and the settings with all layers merged.
 
     repeat: which sample of the same instance this is; `generation.seed` already differs by it. request_type: unset is
-    `generate_until`. text: the prompt as plain text, for endpoints that complete one; then there are no messages.
+    `generate_until`. text: the prompt as plain text, for endpoints that complete one. Likelihoods have no messages.
     continuation: whose likelihood behind `text` is asked for, its delimiter included.
     """
 
@@ -250,10 +273,45 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
 # --- what is planned and what stands ----------------------------------------------------------------------------------
 
 
+class SampleLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A seeded sample of a dataset's rows: `sample` of them, in the order of the file.
+
+    {"sample":100,"seed":1}
+    """
+
+    sample: Annotated[int, Meta(ge=1)]
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"a sample of {self.sample}, seed {self.seed}"
+
+
+Limit = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(gt=0, le=1)] | str | SampleLimit
+"""Which rows of a dataset's file are asked: the first so many, a share of them (the first, rounded up), those of a
+range ("100:200": positions from 0, the end left out), or a sample.
+"""
+
+
+class PlanDraw(Struct, frozen=True, kw_only=True):
+    """How a dataset's few-shot examples were drawn. pool: how many there were to draw from.
+
+    {"num":5,"seed":1,"source":"data/train.jsonl","pool":1000}
+    """
+
+    num: int
+    seed: int
+    source: str
+    pool: int
+
+
 class PlanDataset(Struct, frozen=True, kw_only=True):
     """A dataset as planned. digest: SHA-256 of its tasks file. seed_per_repeat: a repeat's seed is seed + repeat.
 
-    {"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl","seed_per_repeat":true}
+    {"abbr":"gsm8k","docs":100,"repeats":1,"digest":"ab12","source":"data/gsm8k.jsonl","seed_per_repeat":true,
+    "limit":{"sample":100,"seed":1},"rows":1319,"few_shot_draw":{"num":5,"seed":1,"source":"data/train.jsonl","pool":1000}}
+
+    limit: as the suite has it, null where it takes all; rows: how many the source holds, where that is known.
+    few_shot_draw: null where examples weren't drawn.
     """
 
     abbr: str
@@ -262,6 +320,9 @@ class PlanDataset(Struct, frozen=True, kw_only=True):
     digest: str
     source: str = ""
     seed_per_repeat: bool = True
+    limit: Limit | None = None
+    rows: int | None = None
+    few_shot_draw: PlanDraw | None = None
 
 
 class PlanShard(Struct, frozen=True, kw_only=True):
@@ -277,7 +338,8 @@ class PlanShard(Struct, frozen=True, kw_only=True):
 
 
 class PlanPair(Struct, frozen=True, kw_only=True):
-    """A model x dataset. digest: over the model's identity and settings, the dataset's digest and the repeats.
+    """A model x dataset. digest: over the model's identity and settings, the dataset's digest, the repeats, and where
+    shards begin if there are several: what one sharding left is never taken for another's.
 
     {"model":"m","dataset":"gsm8k","docs":100,"instances":100,"requests":100,"digest":"cd34",
     "shards":[{"stem":"gsm8k","first":0,"docs":100,"requests":100}]}
@@ -345,12 +407,12 @@ class InferStatus(Record, frozen=True, kw_only=True):
 
     total: requests of the shard; completed: of those, answered for good (journalled and synced), or failed for good.
     outcomes: answers by kind. errors: failed attempts by class, those included whose request was answered later.
-    failed: requests that failed for good, by class. reused: answers that an earlier run had journalled. digest: SHA-256
-    of the predictions once `done`. spans: (start, end) of each run that worked on the shard. served_models,
-    system_fingerprints: what the endpoint called its model, and the build behind it; more than one is drift.
-    late_answers: answers of attempts that had been given up as timed out, dropped. duplicates: answers that were paid
-    for a second time, the late ones included. stragglers: requests long in flight. journal_damage: unreadable journal
-    lines, asked again.
+    failed: requests that failed for good, by class; `not_run`: turns of a chat behind such a one. reused: answers that
+    an earlier run had journalled. digest: SHA-256 of the predictions once `done`. spans: (start, end) of each run that
+    worked on the shard. served_models, system_fingerprints: what the endpoint called its model, and the build behind
+    it; more than one is drift. late_answers: answers of attempts that had been given up as timed out, dropped.
+    duplicates: answers that were paid for a second time, the late ones included. stragglers: requests long in flight.
+    journal_damage: unreadable journal lines, asked again.
     """
 
     model: str
@@ -384,6 +446,40 @@ class InferStatus(Record, frozen=True, kw_only=True):
     journal_damage: int = 0
 
 
+class Command(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`control/<id>.json`: what evalctl asks of daemons that are at work.
+
+    {"schema":1,"id":"20261130T120000.000Z-1f0c9a2b","command":"retune","boots":["3f2a"],
+    "time":"2026-11-30T12:00:00.000Z","by":"ann@h1","model":"m","max_workers":16}
+
+    boots: the boot_id of each daemon that it is for; nobody else heeds it. model, dataset: of `cancel` the pair, of
+    `retune` the model (all of them when empty). max_workers: of `retune`. reason: of `cancel`, for people.
+    """
+
+    schema: int = msgspec.field(default_factory=_schema)
+    id: Annotated[str, Meta(pattern=COMMAND_ID)]
+    command: CommandName
+    boots: Annotated[tuple[_Short, ...], Meta(max_length=1000)]
+    time: _Short
+    by: _Short
+    model: _Short = ""
+    dataset: _Short = ""
+    max_workers: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class Acknowledgement(Struct, frozen=True, kw_only=True):
+    """A daemon's word on one command: obeyed, or refused with the reason. text: what was done, or why not.
+
+    {"id":"20261130T120000.000Z-1f0c9a2b","command":"pause","obeyed":true,"text":"nothing new is sent"}
+    """
+
+    id: str
+    command: CommandName
+    obeyed: bool
+    text: str = ""
+
+
 class Heartbeat(Record, frozen=True, kw_only=True):
     """`infer_heartbeat` and `eval_heartbeat`: the process that works beats; readers judge by change of (boot_id, seq).
 
@@ -391,7 +487,8 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     "interval":5.0,"reason":"","counters":{"completed":40,"in_flight":8}}
 
     boot_id: new for each start of a daemon. interval: seconds between beats. counters: progress, for people and
-    `status`. reason: why it ended, in the state `finished` or `aborted`; what it waits for, else.
+    `status`. reason: why it ended, in the state `finished` or `aborted`; what it waits for, else. acknowledged: the
+    last commands that it took in, the newest last.
     """
 
     time: str
@@ -403,6 +500,7 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     interval: float
     reason: str = ""
     counters: dict[str, float] = {}
+    acknowledged: tuple[Acknowledgement, ...] = ()
 
 
 # --- what came out ----------------------------------------------------------------------------------------------------
@@ -415,8 +513,9 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     "answers":1,"confidence":0.98,"extracted":["12"]}
 
     score: in [0, 1], or null when it could not be computed (`error` says why) or the task has no answer. answers: how
-    many repeats were scored. extracted: what post-processing took from each answer, null where nothing. cluster: the
-    task's own.
+    many repeats were scored. extracted: what post-processing took from each answer (of a chat asked turn by turn, from
+    each scored turn of each), null where nothing. failures: of each answer why it is wrong, "" where it isn't; absent
+    where none is, or where the metric doesn't tell. cluster: the task's own.
     """
 
     schema: int = msgspec.field(default_factory=_schema)
@@ -430,6 +529,7 @@ class EvalRun(Record, frozen=True, kw_only=True, omit_defaults=True):
     answers: int = 0
     confidence: float | None = None
     extracted: tuple[str | None, ...] = ()
+    failures: tuple[str, ...] = ()
     error: str = ""
 
 

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.config import DatasetConfig, ModelConfig, Suite
+from shared.combinations import selected
+from shared.config import DatasetConfig, ModelConfig, SelectConfig, Suite
 from shared.errors import Problem, SuiteError
 from shared.suite_checks import (
     CERTIFICATES,
@@ -29,6 +30,7 @@ from shared.suite_checks import (
     check_intervals,
     check_model,
     check_names,
+    check_pairs,
 )
 from shared.tables import convert_table, join_place, show, unknown_word
 
@@ -63,7 +65,8 @@ def parse_suite(
     unknown = _apply_paths(raw)
     suite, problems = convert_table(raw, Suite, "")
     base = _base_dir(raw, base_dir, problems)
-    found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite), *check_groups(suite)]
+    found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
+    found += [*check_groups(suite), *check_pairs(suite)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += check_model(model, place, env)
         found += check_certificates(model, place, base) if check_files else ()
@@ -75,13 +78,23 @@ def parse_suite(
     if problems or suite is None:
         raise SuiteError(sorted(problems, key=_rank))
     models = tuple(_with_absolute_paths(model, base) for model in suite.models)
-    return msgspec.structs.replace(suite, base_dir=str(base), models=models)
+    datasets = tuple(_with_absolute_source(dataset, base) for dataset in suite.datasets)
+    return selected(msgspec.structs.replace(suite, base_dir=str(base), models=models, datasets=datasets))
 
 
 def _with_absolute_paths(model: ModelConfig, base: Path) -> ModelConfig:
     """Who asks the model isn't told where the suite's paths start from."""
     given = {name: getattr(model, name) for name in CERTIFICATES if getattr(model, name)}
     return msgspec.structs.replace(model, **{name: os.path.normpath(Path(base, path)) for name, path in given.items()})
+
+
+def _with_absolute_source(dataset: DatasetConfig, base: Path) -> DatasetConfig:
+    """Who draws examples isn't either."""
+    draw = dataset.few_shot_draw
+    if draw is None or draw.source is None:
+        return dataset
+    there = msgspec.structs.replace(draw, source=os.path.normpath(Path(base, draw.source)))
+    return msgspec.structs.replace(dataset, few_shot_draw=there)
 
 
 def dataset_path(suite: Suite, dataset: DatasetConfig) -> Path:
@@ -98,6 +111,18 @@ def with_paths(text: bytes | str, paths: Mapping[str, Path]) -> str:
         raise SuiteError([Problem("paths", "the suite has this table already: change it there")])
     table = "".join(f"{_quoted(abbr)} = {_quoted(str(path.absolute()))}\n" for abbr, path in paths.items())
     return f"{_decode(text, 'suite')}\n[paths]\n{table}"
+
+
+def with_selection(text: bytes | str, select: SelectConfig) -> str:
+    """The suite's text with a `[select]` table at its end, so that whoever plans it takes that part of it.
+
+    Raises SuiteError when the text is no TOML, or has such a table already.
+    """
+    if "select" in _parse_toml(text, "suite"):
+        raise SuiteError([Problem("select", "the suite has this table already: change it there")])
+    given = msgspec.structs.asdict(select)
+    lines = [f"{name} = [{', '.join(map(_quoted, globs))}]\n" for name, globs in given.items() if globs]
+    return f"{_decode(text, 'suite')}\n[select]\n{''.join(lines)}"
 
 
 def _apply_paths(raw: dict[str, Any]) -> list[Problem]:
@@ -132,6 +157,25 @@ def freeze(text: bytes | str, base_dir: Path) -> str:
     except UnicodeEncodeError:
         raise SuiteError([Problem("base_dir", f"the folder's name isn't UTF-8: {folder!a}: rename it")]) from None
     return f"base_dir = {_quoted(folder)}\n{text}"
+
+
+def asked_for(text: bytes | str) -> bytes:
+    """What of a suite's text a plan depends on, in one form: everything but [infer], [eval] and the models'
+    max_workers, which may change while it runs. A text that is no TOML stands for itself.
+    """
+    try:
+        raw = _parse_toml(text, "suite")
+    except SuiteError:
+        return text if isinstance(text, bytes) else text.encode(errors="replace")
+    tables = {name: table for name, table in raw.items() if name not in ("infer", "eval")}
+    if isinstance(models := tables.get("models"), list):
+        tables["models"] = [
+            {name: value for name, value in model.items() if name != "max_workers"}
+            if isinstance(model, dict)
+            else model
+            for model in models
+        ]
+    return json.dumps(tables, sort_keys=True, default=str).encode()
 
 
 def _quoted(text: str) -> str:

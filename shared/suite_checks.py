@@ -9,23 +9,24 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
-from msgspec import UNSET
 
 from shared import secrets
 from shared.addresses import CONTROL, address_fault, header_faults, userinfo_fault
+from shared.combinations import combination_faults, select_faults
 from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
 from shared.records import TaskType
-from shared.scoring import Spec, measures_of, spec_faults, steps_of
+from shared.scoring import filter_faults, measures_of, spec_faults, steps_of, use_faults
 from shared.tables import convert_table, join_place, show, unknown_word
+from shared.tasks.limits import range_of
 from shared.tasks.mapping import compile_template, is_mapped
-from shared.tasks.native import default_metric
+from shared.tasks.native import default_metric, default_post_process
 from shared.tasks.rows import PYARROW_MISSING, SUFFIXES, format_of
 from shared.vocabulary import UNTARGETED
 
@@ -108,6 +109,13 @@ def check_groups(suite: Suite | None) -> Iterator[Problem]:
             yield Problem(f"{place}.weights", text)
 
 
+def check_pairs(suite: Suite | None) -> Iterator[Problem]:
+    """Which models meet which datasets, and what of it is selected."""
+    if suite is not None:
+        faults = list(combination_faults(suite))
+        yield from faults or select_faults(suite)
+
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
@@ -131,8 +139,28 @@ def check_model(model: ModelConfig, place: str, env: Mapping[str, str] | None) -
         if name.lower() in seen:
             yield Problem(where, f"is the same header as {seen[name.lower()]}: names of headers ignore case")
         seen.setdefault(name.lower(), name)
+    if model.prompt_format != "chat" and model.type not in ("openai", "local"):
+        yield Problem(f"{place}.prompt_format", f"is for endpoints: the adapter {show(model.type)} is given the turns")
+    for key, fault in _likelihood_faults(model):
+        yield Problem(f"{place}.{key}", fault)
     yield from _literal_secrets(model.options, f"{place}.options")
     yield from _literal_secrets(model.extra_body, f"{place}.extra_body")
+
+
+def _likelihood_faults(model: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Settings of likelihoods that contradict each other: (key, what is wrong)."""
+    way = model.loglikelihood
+    for key in ("loglikelihood", "bos", "max_length"):
+        if getattr(model, key) and model.type not in ("openai", "local"):
+            yield key, f"is for endpoints: the adapter {show(model.type)} has its own way"
+        elif key != "loglikelihood" and getattr(model, key) and not way and model.type == "openai":
+            yield key, "is of no use without loglikelihood"
+    if model.type == "local" and way.startswith("echo"):
+        yield "loglikelihood", "a local model's server has no echo: remove it"
+    if way == "echo" and model.max_length:
+        yield "max_length", 'needs prompts as token ids: loglikelihood = "echo_tokens", or remove it'
+    if way in ("echo_tokens", "logit_bias") and model.transport == "engine":
+        yield "transport", f'loglikelihood = "{way}" takes several calls an answer, on threads: remove one of them'
 
 
 def check_certificates(model: ModelConfig, place: str, base: Path) -> Iterator[Problem]:
@@ -168,7 +196,10 @@ def _key_variable_fault(
 
 
 def _unset(name: str, env: Mapping[str, str]) -> str:
-    return f"the environment variable {name} is {'empty' if name in env else 'not set'}: export {name}=..."
+    under_systemd = f", or LoadCredential={name} in the unit" if "CREDENTIALS_DIRECTORY" in env else ""
+    return (
+        f"the environment variable {name} is {'empty' if name in env else 'not set'}: export {name}=...{under_systemd}"
+    )
 
 
 def _header_faults(name: str, value: str, env: Mapping[str, str] | None) -> Iterator[str]:
@@ -205,6 +236,7 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
             yield Problem(f"{place}.path", fault)
         if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
             yield Problem(f"{place}.path", PYARROW_MISSING)
+    yield from _check_rows(dataset, place, base, check_files)
     if is_mapped(dataset):
         yield from _check_mapping(dataset, place)
     else:
@@ -217,16 +249,54 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
             yield Problem(f"{place}.columns", f"is for csv and tsv files without a header, this one is {kind}")
         for name in sorted({name for name in dataset.columns if dataset.columns.count(name) > 1}):
             yield Problem(f"{place}.columns", f"names {show(name)} twice")
-    if dataset.metric is not UNSET:
-        yield from _spec_problems(measures_of, dataset.metric, f"{place}.metric")
-    if dataset.post_process is not UNSET:
-        yield from _spec_problems(steps_of, dataset.post_process, f"{place}.post_process")
+    yield from _check_scoring(dataset, place)
 
 
-def _spec_problems(read: Callable[[Spec], object], spec: Spec, place: str) -> Iterator[Problem]:
-    for fault in spec_faults(read, spec, place):
+def _check_rows(dataset: DatasetConfig, place: str, base: Path, check_files: bool) -> Iterator[Problem]:
+    """Which rows are asked, in how many shards, and where their examples come from."""
+    if isinstance(dataset.limit, str):
+        try:
+            first, end = range_of(dataset.limit)
+        except ValueError as error:
+            yield Problem(f"{place}.limit", str(error))
+        else:
+            if end is not None and end <= first:
+                yield Problem(f"{place}.limit", f"{show(dataset.limit)} holds no rows: the end comes before the first")
+    if dataset.num_shards is not None and dataset.max_shard_size is not None:
+        yield Problem(f"{place}.max_shard_size", "expected one of num_shards and max_shard_size, got both")
+    draw = dataset.few_shot_draw
+    if draw is None:
+        return
+    where = f"{place}.few_shot_draw"
+    if dataset.few_shot:
+        yield Problem(where, "expected one of few_shot and few_shot_draw, got both")
+    if dataset.request_type == "loglikelihood_rolling":
+        yield Problem(where, "the likelihood of a whole text has no examples before it")
+    source = Path(os.path.normpath(Path(base, draw.source))) if draw.source is not None else None
+    if source is not None and check_files and (fault := _file_fault(source)):
+        yield Problem(f"{where}.source", fault)
+    for key, template in (("prompt", draw.prompt), ("target", draw.target)):
+        if template is None:
+            continue
+        if not is_mapped(dataset):
+            yield Problem(f"{where}.{key}", "is for plain rows: task lines hold their prompts and targets ready")
+        elif fault := _template_fault(template):
+            yield Problem(f"{where}.{key}", fault)
+
+
+def _check_scoring(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
+    """metric, post_process and filters, as far as no task has its own."""
+    metric, post_process = default_metric(dataset), default_post_process(dataset)
+    alone = is_mapped(dataset)  # no task has its own
+    names = dataset.filters if alone or dataset.filters else None
+    faults = spec_faults(lambda spec: measures_of(spec, names), metric, "metric")
+    faults += spec_faults(steps_of, post_process, "post_process")
+    faults += filter_faults(dataset.filters)
+    if alone and not faults and dataset.request_type == "generate_until":
+        faults += use_faults(metric, post_process, dataset.filters)
+    for fault in faults:
         where, _, text = fault.partition(": ")
-        yield Problem(where, text)
+        yield Problem(f"{place}.{where.replace('metric_name', 'metric')}", text)
 
 
 def _file_fault(path: Path, remedy: str = "") -> str | None:
@@ -256,7 +326,10 @@ def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
         measure.name in UNTARGETED for measure in measures_of(default_metric(dataset))
     )
     needed = NEEDED_FIELDS[dataset.request_type]
-    for name in needed if not untargeted else ():
+    # Of a chat that is asked turn by turn the gold turns may say what is right: the tasks' own check tells.
+    for name in needed if not untargeted and dataset.chat_mode == "last" else ():
+        if name == "target" and dataset.request_type == "generate_until" and fields is not None and fields.gold:
+            continue  # the letter of the right choice is the target
         if fields is None or getattr(fields, name) is None:
             yield Problem(f"{place}.fields.{name}", f"is required for plain rows{needed[name]}")
     sources = {
@@ -279,9 +352,15 @@ def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
     templates = [("prompt", dataset.prompt)] if dataset.prompt is not None else []
     templates += [(f"messages[{i}].content", message.content) for i, message in enumerate(dataset.messages or ())]
     for key, source in templates:
-        try:
-            compile_template(source or "")
-        except jinja2.TemplateSyntaxError as error:
-            yield Problem(f"{place}.{key}", f"isn't a valid template: line {error.lineno}: {error.message}")
-        except (SyntaxError, RecursionError, ValueError) as error:
-            yield Problem(f"{place}.{key}", f"isn't a valid template: {error}")
+        if fault := _template_fault(source or ""):
+            yield Problem(f"{place}.{key}", fault)
+
+
+def _template_fault(source: str) -> str | None:
+    try:
+        compile_template(source)
+    except jinja2.TemplateSyntaxError as error:
+        return f"isn't a valid template: line {error.lineno}: {error.message}"
+    except (SyntaxError, RecursionError, ValueError) as error:
+        return f"isn't a valid template: {error}"
+    return None

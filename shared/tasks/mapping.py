@@ -18,11 +18,12 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
-from shared.config import DatasetConfig
+from shared.config import DatasetConfig, FieldMapping
 from shared.errors import Problem
 from shared.records import Message, TaskSpec
 from shared.tables import close_match, show
-from shared.tasks.native import default_metric, default_post_process, task_faults
+from shared.tasks.limits import ALL, Wanted
+from shared.tasks.native import default_filters, default_metric, default_post_process, task_faults
 from shared.tasks.rows import format_of, read_rows
 
 MAX_RENDERED = 4_000_000
@@ -67,22 +68,24 @@ def compile_template(source: str) -> Callable[[Row], str]:
     return render
 
 
-def mapped_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, TaskSpec | list[Problem]]]:
-    """The tasks made from a file's rows, each with the number of its line, or what is wrong with the row."""
+def mapped_rows(
+    dataset: DatasetConfig, path: Path, wanted: Wanted = ALL
+) -> Iterator[tuple[int, Row, TaskSpec | list[Problem]]]:
+    """(number of its line, row, the task made of it or what is wrong with it) of each wanted row of a file."""
     build = _builder(dataset)
     kind = format_of(dataset)
     assert kind is not None, "the suite's check refuses a dataset without a format"
-    for doc_id, (number, row) in enumerate(read_rows(path, kind, dataset.columns)):
+    for place, (number, row) in wanted.of(read_rows(path, kind, dataset.columns)):
         if isinstance(row, Problem):
-            yield number, [row]
+            yield number, {}, [row]
             continue
-        task, faults = build(doc_id, row)
+        task, faults = build(place, row)
         if task is not None and not faults:
             faults = [f"task {task.task_id}: {fault}" for fault in task_faults(task)]
         if task is None or faults:
-            yield number, [Problem(f"{path}:{number}", fault) for fault in faults]
+            yield number, row, [Problem(f"{path}:{number}", fault) for fault in faults]
         else:
-            yield number, task
+            yield number, row, task
 
 
 def text_of(value: Any) -> str:
@@ -108,12 +111,12 @@ def text_of(value: Any) -> str:
 
 def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | None, list[str]]]:
     """What makes one row a task, or says why it can't: (task, []) or (None, faults)."""
-    fields = dataset.fields
-    assert fields is not None, "the suite's check refuses plain rows without fields.target"
+    fields = dataset.fields or FieldMapping()
     prompt = compile_template(dataset.prompt) if dataset.prompt is not None else None
     turns = [(message.role, compile_template(message.content)) for message in dataset.messages or ()]
     pattern = re.compile(dataset.target_regex) if dataset.target_regex is not None else None
     metric, post_process = default_metric(dataset), default_post_process(dataset)
+    lettered = dataset.request_type == "generate_until" and fields.gold is not None
 
     def make_prompt(row: Row) -> str | None:
         if prompt is not None:
@@ -140,9 +143,12 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
             task_id=task_id,
             prompt=part("prompt", lambda: make_prompt(row), None),
             messages=part("messages", lambda: tuple(Message(role, make(row)) for role, make in turns) or None, None),
-            targets=part("target", lambda: _targets(row, fields.target, pattern), ()),
+            targets=part("target", lambda: _targets(row, fields.target, pattern), ())
+            if fields.target is not None or not lettered
+            else part("fields.gold", lambda: _letters(_gold(row, fields.gold)), ()),
             metric_name=metric,
             post_process=post_process,
+            filters=default_filters(dataset),
             category=category,
             few_shot=dataset.few_shot,
             cluster=part("fields.cluster", lambda: text_of(_field(row, fields.cluster or "")), "")
@@ -152,8 +158,12 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
             generation=dataset.generation,
             request_type=dataset.request_type,
             choices=part("fields.choices", lambda: _choices(row, fields.choices), ()),
-            gold=part("fields.gold", lambda: _gold(row, fields.gold), ()),
+            gold=part("fields.gold", lambda: _gold(row, fields.gold), ()) if not lettered else (),
             target_delimiter=dataset.target_delimiter,
+            chat_mode=dataset.chat_mode,
+            turn_targets=part("fields.turn_targets", lambda: _turn_targets(row, fields.turn_targets), ()),
+            system=dataset.system,
+            few_shot_format=dataset.few_shot_format,
         )
         return (None, [f"task {task_id}: {fault}" for fault in faults]) if faults else (task, [])
 
@@ -192,10 +202,22 @@ def _targets(row: Row, name: str | None, pattern: re.Pattern[str] | None) -> tup
     return tuple(_last_match(pattern, target) for target in targets) if pattern else targets
 
 
-def _choices(row: Row, name: str | None) -> tuple[str, ...]:
+def _turn_targets(row: Row, name: str | None) -> tuple[tuple[str, ...], ...]:
+    """Of each turn a value, several, or null for none."""
     if name is None:
         return ()
     value = _field(row, name)
+    if not isinstance(value, list):
+        raise RowError(f"expected an array, one a user turn, got {show(value)}")
+    turns = [item if isinstance(item, list) else [] if item is None else [item] for item in value]
+    return tuple(tuple(map(text_of, turn)) for turn in turns)
+
+
+def _choices(row: Row, name: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """name: of one field, or of one each."""
+    if name is None:
+        return ()
+    value = _field(row, name) if isinstance(name, str) else [_field(row, each) for each in name]
     if not isinstance(value, list):
         raise RowError(f"expected an array of choices, got {show(value)}")
     return tuple(text_of(item) for item in value)
@@ -207,6 +229,13 @@ def _gold(row: Row, name: str | None) -> tuple[int, ...]:
         return ()
     value = _field(row, name)
     return tuple(_position(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _letters(places: tuple[int, ...]) -> tuple[str, ...]:
+    """As a prompt names its options."""
+    if max(places, default=0) >= 26:
+        raise RowError(f"position {max(places)} has no letter: there are 26")
+    return tuple(chr(ord("A") + place) for place in places)
 
 
 def _position(value: Any) -> int:

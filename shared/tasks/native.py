@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from shared.chat import chat_faults, placed_targets
 from shared.config import BoundedSettings, DatasetConfig
 from shared.errors import Problem
-from shared.records import SCHEMA, Example, Message, Named, TaskSpec, TaskType
-from shared.scoring import Spec, measures_of, spec_faults, steps_of
+from shared.records import SCHEMA, ChatMode, Example, FewShotFormat, Message, Named, TaskSpec, TaskType
+from shared.scoring import Spec, filter_faults, measures_of, pipelines_of, place_of, spec_faults, steps_of, use_faults
 from shared.tables import convert_table
+from shared.tasks.limits import ALL, Wanted
 from shared.tasks.rows import json_fault, not_an_object, read_lines
-from shared.vocabulary import LIKELIHOOD, METADATA, NUMERIC, UNTARGETED, USUAL_METRIC
+from shared.vocabulary import LIKELIHOOD, METADATA, NUMERIC, ONE_RIGHT, UNTARGETED, USUAL_METRIC
 
 _DIGIT = re.compile(r"\d")
 
@@ -36,6 +38,7 @@ class TaskLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: tuple[str, ...] = ()
     metric_name: Named | tuple[Named, ...] | UnsetType = UNSET
     post_process: Named | tuple[Named, ...] | UnsetType = UNSET
+    filters: dict[str, Named | tuple[Named, ...]] | UnsetType = UNSET
     category: str | UnsetType = UNSET
     few_shot: tuple[Example, ...] | UnsetType = UNSET
     cluster: str = ""
@@ -45,13 +48,19 @@ class TaskLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     choices: tuple[str, ...] = ()
     gold: tuple[int, ...] = ()
     target_delimiter: str | UnsetType = UNSET
+    chat_mode: ChatMode | UnsetType = UNSET
+    turn_targets: tuple[tuple[str, ...], ...] = ()
+    system: str | UnsetType = UNSET
+    few_shot_format: FewShotFormat | UnsetType = UNSET
 
 
-def native_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, TaskSpec | list[Problem]]]:
-    """The tasks of a file of TaskSpec lines, each with the number of its line, or what is wrong with the line."""
+def native_tasks(
+    dataset: DatasetConfig, path: Path, wanted: Wanted = ALL
+) -> Iterator[tuple[int, TaskSpec | list[Problem]]]:
+    """The tasks of the wanted lines of a file of TaskSpec, each with its line's number, or what is wrong with it."""
     decode = msgspec.json.Decoder(TaskLine).decode
     post_process = default_post_process(dataset)
-    for number, data in read_lines(path):
+    for _, (number, data) in wanted.of(read_lines(path)):
         try:
             line = decode(data)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -66,6 +75,7 @@ def native_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, Task
             targets=line.targets,
             metric_name=default_metric(dataset, kind) if line.metric_name is UNSET else line.metric_name,
             post_process=post_process if line.post_process is UNSET else line.post_process,
+            filters=default_filters(dataset, kind) if line.filters is UNSET else line.filters,
             category=dataset.category if line.category is UNSET else line.category,
             few_shot=dataset.few_shot if line.few_shot is UNSET else line.few_shot,
             cluster=line.cluster,
@@ -75,6 +85,10 @@ def native_tasks(dataset: DatasetConfig, path: Path) -> Iterator[tuple[int, Task
             choices=line.choices,
             gold=line.gold,
             target_delimiter=dataset.target_delimiter if line.target_delimiter is UNSET else line.target_delimiter,
+            chat_mode=dataset.chat_mode if line.chat_mode is UNSET else line.chat_mode,
+            turn_targets=line.turn_targets,
+            system=dataset.system if line.system is UNSET else line.system,
+            few_shot_format=dataset.few_shot_format if line.few_shot_format is UNSET else line.few_shot_format,
         )
         faults = task_faults(task)
         yield number, [Problem(f"{path}:{number}", fault) for fault in faults] if faults else task
@@ -87,6 +101,11 @@ def default_metric(dataset: DatasetConfig, kind: TaskType | None = None) -> Spec
 
 def default_post_process(dataset: DatasetConfig) -> Spec:
     return "none" if dataset.post_process is UNSET else dataset.post_process
+
+
+def default_filters(dataset: DatasetConfig, kind: TaskType | None = None) -> dict[str, Spec]:
+    """kind: of the task; by default the dataset's own. Likelihoods are filtered by nothing."""
+    return dataset.filters if (kind or dataset.request_type) == "generate_until" else {}
 
 
 def task_faults(task: TaskSpec) -> list[str]:
@@ -105,8 +124,12 @@ def task_faults(task: TaskSpec) -> list[str]:
     elif not any(message.content.strip() for message in task.messages or ()):
         faults.append("messages: hold no text")
     faults += _type_faults(task)
-    faults += spec_faults(measures_of, task.metric_name, "metric_name")
+    faults += chat_faults(task)
+    faults += spec_faults(lambda spec: measures_of(spec, task.filters), task.metric_name, "metric_name")
     faults += spec_faults(steps_of, task.post_process, "post_process")
+    faults += filter_faults(task.filters)
+    if not faults and task.request_type == "generate_until":
+        faults += use_faults(task.metric_name, task.post_process, task.filters)
     if not faults:
         faults += _need_faults(task)
     return faults
@@ -129,6 +152,8 @@ def _type_faults(task: TaskSpec) -> Iterator[str]:
         for name in ("choices", "gold"):
             if getattr(task, name):
                 yield f"{name}: is for request_type multiple_choice, this one is {task.request_type}"
+    if task.filters and task.request_type != "generate_until":
+        yield f"filters: are for request_type generate_until, this one is {task.request_type}"
     if task.request_type == "loglikelihood" and len(task.targets) != 1:
         yield f"targets: expected the one text whose likelihood is asked for, got {len(task.targets)}"
     if task.request_type in ("multiple_choice", "loglikelihood_rolling") and task.targets:
@@ -139,21 +164,25 @@ def _type_faults(task: TaskSpec) -> Iterator[str]:
 
 def _need_faults(task: TaskSpec) -> Iterator[str]:
     """What its metrics and steps need and the task doesn't have."""
-    measures = measures_of(task.metric_name)
+    measures = measures_of(task.metric_name, task.filters)
     for measure in measures:
         fit = LIKELIHOOD.get(measure.name, frozenset({"generate_until"}))
         if task.request_type not in fit:
             yield f"metric_name: {measure.name} scores {' and '.join(sorted(fit))} tasks, not {task.request_type}"
+        elif measure.name in ONE_RIGHT and len(task.gold) != 1:
+            yield f"gold: {measure.name} is defined for one right choice, got {len(task.gold)}"
     if task.request_type != "generate_until":
         return
-    if not task.targets and (needy := [measure.name for measure in measures if measure.name not in UNTARGETED]):
+    targets = list(placed_targets(task))
+    if not targets and (needy := [measure.name for measure in measures if measure.name not in UNTARGETED]):
         yield f"targets: expected at least one for {needy[0]}, got none"
-    numeric = next((step.name for step in steps_of(task.post_process) if step.name in NUMERIC), None)
-    for index, target in enumerate(task.targets):
+    steps = [(name, step.name) for name, spec in pipelines_of(task).items() for step in steps_of(spec)]
+    numeric = next((f"{place_of(name)} {step}" for name, step in steps if step in NUMERIC), None)
+    for place, target in targets:
         if not target.strip():
-            yield f"targets[{index}]: is empty"
+            yield f"{place}: is empty"
         elif numeric is not None and not _DIGIT.search(target):
-            yield f"targets[{index}]: post_process {numeric} needs a number, got {target[:60]!r}"
+            yield f"{place}: {numeric} needs a number, got {target[:60]!r}"
     for measure in measures:
         if (kind := METADATA.get(measure.name)) is not None:
             own = {key: value for key, value in task.metadata.items() if key in kind.__struct_fields__}
