@@ -9,29 +9,32 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace as change
 
 from evald.calibration import CalibrationBuffer
 from evald.doc import Doc, why
-from evald.metrics import METRICS, Judged, Sample, Scorer
+from evald.metrics import METRICS, Explained, Judged, Sample, Scorer
 from evald.post_process import POST_PROCESS
 from evald.predictions import Predictions
 from evald.reducers import reduced
+from evald.samples import sample_log
 from evald.sandbox import choice
 from evald.totals import Of, Totals
 from shared.atomic import replace, replace_lines
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
+from shared.patterns import ENGINE
 from shared.plan import read_planned_tasks, tasks_digest
 from shared.records import EvalRun, PlanDataset, PlanPair, encode_record
 from shared.requests import instances_of
 
-SCORER = "4"
+SCORER = "5"
 """Version of the rules in this module; changes when the same predictions would give another result."""
 
 CHUNK = 256  # docs that are scored together
@@ -40,6 +43,7 @@ CHUNK = 256  # docs that are scored together
 class ScoreJob(Struct, frozen=True):
     """What a worker needs to score a pair. digests: of each shard's predictions, as the shards' statuses name them.
     sandbox: what runs programs; those that confine them give the same verdicts, so only whether it does is content.
+    sample_log: whether one is written beside the scores; it changes nothing about them, so it is no content.
     """
 
     root: str
@@ -48,21 +52,25 @@ class ScoreJob(Struct, frozen=True):
     digests: tuple[str, ...]
     bins: int
     sandbox: choice.Choice = "auto"
+    sample_log: bool = False
 
-    def content(self) -> str:
+    def content(self, pythons: Mapping[str, str] = {}) -> str:
         """Digest of all that decides the result: the predictions, the tasks, and every rule's version and
-        parameters.
+        parameters. pythons: the interpreters that its tasks name for programs, with their versions.
         """
         rules = [(name, metric.version) for name, metric in sorted(METRICS.items())]
         steps = [(name, step.version) for name, step in sorted(POST_PROCESS.items())]
         # Of evald's own Python are the programs that code_exec runs, and what Unicode says of a character.
-        machine = (platform.python_version(), self.sandbox == "unsafe-subprocess")
-        parts = (self.digests, self.dataset.digest, self.pair.digest, SCORER, rules, steps, self.bins, machine)
+        machine = (platform.python_version(), ENGINE, sorted(pythons.items()), self.sandbox == "unsafe-subprocess")
+        told = (self.dataset.limit, self.dataset.rows)
+        parts = (self.digests, self.dataset.digest, self.pair.digest, told, SCORER, rules, steps, self.bins, machine)
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def score_pair(job: ScoreJob) -> None:
-    """Write the pair's scores and result. Raises Incomplete, WorkDirError or OSError; then nothing is written."""
+def score_pair(job: ScoreJob) -> str:
+    """Write the pair's scores and result; returns the content. Raises Incomplete, WorkDirError or OSError; then nothing
+    is written.
+    """
     choice.use(job.sandbox)
     work = WorkDir(job.root)
     pair, dataset = job.pair, job.dataset
@@ -77,62 +85,76 @@ def score_pair(job: ScoreJob) -> None:
                 for doc_id, task in enumerate(read_planned_tasks(work, dataset.abbr))
             )
             while chunk := list(islice(docs, CHUNK)):
-                for run in _score_chunk(pair.model, chunk, totals):
-                    yield encode_record(run) + b"\n"
+                for doc, runs in _score_chunk(pair.model, chunk, totals):
+                    log(doc, runs)
+                    yield from (encode_record(run) + b"\n" for run in runs)
             predictions.finish()
 
-    replace_lines(work.scores(pair.model, pair.dataset), lines())
-    replace(
-        work.result(pair.model, pair.dataset),
-        encode_record(totals.result(Of(pair, dataset, job.digests, job.content(), SCORER))) + b"\n",
-    )
+    with sample_log(work, pair, dataset, wanted=job.sample_log) as log:
+        replace_lines(work.scores(pair.model, pair.dataset), lines())
+    result = totals.result(Of(pair, dataset, job.digests, SCORER))
+    result = change(result, content=job.content(result.pythons))
+    replace(work.result(pair.model, pair.dataset), encode_record(result) + b"\n")
+    return result.content
 
 
-def _score_chunk(model: str, docs: list[Doc], totals: Totals) -> Iterator[EvalRun]:
-    """One EvalRun a doc and metric, in the order of the docs; adds them to the totals."""
+def _score_chunk(model: str, docs: list[Doc], totals: Totals) -> Iterator[tuple[Doc, list[EvalRun]]]:
+    """Each doc in its order with one EvalRun a metric; adds them to the totals."""
     batches: dict[Scorer, list[Sample]] = {}
     for doc in docs:
-        if not doc.fault:
-            for judged in doc.judges:
-                batches.setdefault(judged.scorer, []).extend(doc.samples)
+        for judged in doc.judges:
+            batches.setdefault(judged.scorer, []).extend(doc.under(judged.filter).samples)
     scores = {scorer: scorer.score_all(samples) for scorer, samples in batches.items()}
     for doc in docs:
         totals.add_doc(doc)
+        runs = []
         for position, judged in enumerate(doc.judges):
-            score, each, fault = None, list[float](), doc.fault
+            left = doc.under(judged.filter)
+            score, each, fault = None, list[float](), left.fault
             if not fault:
-                score, each, fault = _reduce(judged, doc, list(islice(scores[judged.scorer], len(doc.samples))))
-            totals.add_score(judged, score, doc, fault)
-            if position == 0 and doc.answers:
+                score, each, fault = _reduce(judged, doc, list(islice(scores[judged.scorer], len(left.samples))))
+            totals.add_score(doc, judged, score, each, fault)
+            if position == 0:
                 totals.add_headline(doc, judged, score, each, fault)
-            yield _run(model, doc, judged.label, score, fault)
+            runs.append(_run(model, doc, judged, score, each, fault))
+        yield doc, runs
 
 
 def _reduce(judged: Judged, doc: Doc, given: list[float | Exception]) -> tuple[float | None, list[float], str]:
-    """(the doc's score, that of each repeat, why there is none)."""
+    """(the doc's score, that of each response, why there is none)."""
     try:
         each = [_checked(score) for score in given]
+        left = doc.under(judged.filter)
+        if left.turns > 1:
+            each = [math.fsum(turns) / left.turns for turns in left.by_response(each)]
         threshold = judged.scorer.threshold
-        return _checked(reduced(judged.parameters, each, doc.extracted, threshold)), each, ""
+        return _checked(reduced(judged.parameters, each, doc.votes(judged), threshold)), each, ""
     except Exception as error:  # noqa: BLE001  # as above
         return None, [], why(error)
 
 
-def _run(model: str, doc: Doc, label: str, score: float | None, fault: str) -> EvalRun:
-    known = [answer.confidence for answer in doc.answers if answer.confidence is not None]
+def _run(model: str, doc: Doc, judged: Judged, score: float | None, each: list[float], fault: str) -> EvalRun:
+    known = [one for one in doc.confidences(judged) if one is not None]
     return EvalRun(
         model_id=model,
         task_id=doc.task.task_id,
         doc_id=doc.doc_id,
-        metric_name=label,
+        metric_name=judged.label,
         score=score,
         category=doc.task.category,
         cluster=doc.task.cluster,
         answers=len(doc.answers),
         confidence=math.fsum(known) / len(known) if known else None,
-        extracted=tuple(doc.extracted),
+        extracted=tuple(doc.taken(judged)),
+        failures=_failures(each),
         error=fault,
     )
+
+
+def _failures(each: list[float]) -> tuple[str, ...]:
+    if not any(isinstance(score, Explained) for score in each):
+        return ()
+    return tuple(score.why if isinstance(score, Explained) else "" for score in each)
 
 
 def _checked(score: float | Exception) -> float:

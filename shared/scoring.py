@@ -1,26 +1,44 @@
-"""How a task says it is to be scored: `post_process` and `metric_name`, read into names with typed parameters.
+"""How a task says it is to be scored: `post_process`, `filters` and `metric_name`, read into names with typed
+parameters.
 
     "last_number"                                                   one step
     ["strip_reasoning", {"step": "regex", "pattern": "= (\\d+)"}]   a pipeline
+    {"strict": "gsm8k", "vote": ["last_number", "majority_vote"]}   filters: pipelines by name
     "exact_match", ["f1", {"metric": "numeric", "tolerance": 0.01}] one metric, several; the first is the headline
+
+A filter is a pipeline over all responses of a doc, from what the model said on. `post_process` is the one named `none`.
+A metric is computed under each of the filters that it names; by default under all named ones, where there are none
+under `none`.
 
 Everything that is wrong with one is told at once, when the task is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from shared import plugins
-from shared.records import Named
-from shared.tables import convert_table, join_place, unknown_word
-from shared.vocabulary import METRICS, STEPS, CustomParameters, MetricParameters, Parameters
+from shared.records import Named, TaskSpec
+from shared.tables import convert_table, join_place, show, unknown_word
+from shared.vocabulary import (
+    METRICS,
+    SELECTING,
+    STEPS,
+    CustomParameters,
+    MetricParameters,
+    Parameters,
+    TakeParameters,
+)
 
 Spec = Named | tuple[Named, ...]
+
+UNNAMED = "none"
+"""The filter that `post_process` is, by the name that lm-evaluation-harness gives its own default."""
 
 GROUP = "tandem.metrics"
 """The group of entry points under which a package names its metrics."""
@@ -32,13 +50,23 @@ class Step(NamedTuple):
     name: str
     parameters: Parameters
 
+    @property
+    def keeps(self) -> int | None:
+        """How many of a doc's responses it keeps at most; None where it keeps all."""
+        if self.name not in SELECTING:
+            return None
+        return self.parameters.k if isinstance(self.parameters, TakeParameters) else 1
+
 
 class Measure(NamedTuple):
-    """One metric of a task. label: what its scores are called; unlike any other of the task."""
+    """One metric of a task under one of its filters. label: what its scores are called; unlike any other of the task.
+    Behind it stands the filter, where it has a name: `exact_match,strict`.
+    """
 
     name: str
     label: str
     parameters: MetricParameters
+    filter: str = UNNAMED
 
 
 class SpecError(ValueError):
@@ -54,9 +82,21 @@ def steps_of(spec: Spec) -> tuple[Step, ...]:
     return _steps(_ENCODE(spec))
 
 
-def measures_of(spec: Spec) -> tuple[Measure, ...]:
-    """The metrics of `metric_name`; the first is the headline. Raises SpecError."""
-    return _measures(_ENCODE(spec))
+def measures_of(spec: Spec, filters: Iterable[str] | None = None) -> tuple[Measure, ...]:
+    """The metrics of `metric_name`, each under its filters; the first is the headline. filters: the names of the
+    task's; None where they aren't known yet, and then every metric stands here once.
+
+    Raises SpecError.
+    """
+    return _measures(_ENCODE(spec), None if filters is None else tuple(filters))
+
+
+def pipelines_of(task: TaskSpec) -> dict[str, Spec]:
+    """The pipelines that the task's metrics are computed under, by name. The task has passed its checks."""
+    if not task.filters:
+        return {UNNAMED: task.post_process}
+    known: dict[str, Spec] = {UNNAMED: task.post_process, **task.filters}
+    return {name: known[name] for name in dict.fromkeys(m.filter for m in measures_of(task.metric_name, task.filters))}
 
 
 def is_custom(name: str) -> bool:
@@ -73,30 +113,94 @@ def spec_faults(read: Callable[[Spec], object], spec: Spec, key: str) -> list[st
     return []
 
 
+def filter_faults(filters: Mapping[str, Spec]) -> list[str]:
+    """What is wrong with the filters by themselves: `filters.strict[0].pattern: ...`."""
+    faults: list[str] = []
+    for name, spec in filters.items():
+        place = join_place("filters", name)
+        if name == UNNAMED:
+            faults.append(f"{place}: is the name of post_process: give the filter another")
+        elif not _FILTER_NAME.fullmatch(name):
+            faults.append(f"{place}: expected a name of letters, digits, `_`, `-` and `.`, got {show(name)}")
+        faults += spec_faults(steps_of, spec, place)
+    return faults
+
+
+def use_faults(metric: Spec, post_process: Spec, filters: Mapping[str, Spec]) -> list[str]:
+    """What is wrong with how a task's metrics use its pipelines, of which each is sound."""
+    measures = measures_of(metric, filters)
+    used = {measure.filter for measure in measures}
+    faults = [
+        f"{join_place('filters', name)}: no metric uses it: name it in a metric's `filters`, or take it out"
+        for name in filters
+        if name not in used
+    ]
+    if UNNAMED not in used and post_process != UNNAMED:
+        remedy = f'add "{UNNAMED}" to a metric\'s `filters`, or take it out'
+        faults.append(f"post_process: no metric uses it beside the filters: {remedy}")
+    pipelines = {UNNAMED: post_process, **filters}
+    for measure in measures:
+        left, k = _left(steps_of(pipelines[measure.filter])), measure.parameters.k
+        if left is not None and k is not None and k > left:
+            place = place_of(measure.filter)
+            faults.append(f"metric_name: {measure.label} needs {k} responses, and {place} leaves {left}")
+    return faults
+
+
+def place_of(name: str) -> str:
+    """The key that the pipeline of that name stands under."""
+    return "post_process" if name == UNNAMED else join_place("filters", name)
+
+
+def _left(steps: Iterable[Step]) -> int | None:
+    """How many responses the steps leave at most; None where they leave all."""
+    return min((step.keeps for step in steps if step.keeps is not None), default=None)
+
+
 # Tasks of a dataset mostly share one spec: each is read once.
 @lru_cache(maxsize=256)
 def _steps(spec: bytes) -> tuple[Step, ...]:
     found, faults = _read(spec, "step", STEPS, None)
+    steps = tuple(Step(name, parameters) for _, name, parameters in found)
+    for number, step in enumerate(steps):
+        left = _left(steps[:number])
+        if left is None or step.keeps is None or step.name == "take_first":
+            continue
+        if left == 1:
+            faults.append(f"{found[number][0]}: {step.name} has nothing to choose from: what is before it leaves one")
+        elif step.keeps > left:
+            faults.append(f"{found[number][0]}: {step.name} needs {step.keeps}, and what is before it leaves {left}")
     if faults:
         raise SpecError(faults)
-    return tuple(Step(name, parameters) for _, name, parameters in found)
+    return steps
 
 
 @lru_cache(maxsize=256)
-def _measures(spec: bytes) -> tuple[Measure, ...]:
+def _measures(spec: bytes, filters: tuple[str, ...] | None) -> tuple[Measure, ...]:
     found, faults = _read(spec, "metric", METRICS, CustomParameters)
-    measures = [Measure(name, _label(name, parameters), parameters) for _, name, parameters in found]
+    measures: list[Measure] = []
     labels: set[str] = set()
     for at, name, parameters in found:
-        label = _label(name, parameters)
-        if label in labels:
-            faults.append(f"{at}: {label} is named twice: give one of them a `label`")
-        labels.add(label)
+        for under in _under(parameters, filters):
+            if filters is not None and under not in (UNNAMED, *filters):
+                faults.append(f"{at}: filters: {unknown_word(under, (UNNAMED, *filters))}")
+                continue
+            label = _label(name, parameters) + (f",{under}" if under != UNNAMED else "")
+            if label in labels:
+                faults.append(f"{at}: {label} is named twice: give one of them a `label`")
+            labels.add(label)
+            measures.append(Measure(name, label, parameters, under))
         if parameters.reduce in ("pass_at_k", "pass_hat_k") and parameters.k is None:
             faults.append(f"{at}: reduce {parameters.reduce} needs k, of how many repeats")
     if faults:
         raise SpecError(faults)
     return tuple(measures)
+
+
+def _under(parameters: MetricParameters, filters: tuple[str, ...] | None) -> Iterable[str]:
+    if filters is None:
+        return (UNNAMED,)
+    return parameters.filters if parameters.filters is not None else filters or (UNNAMED,)
 
 
 def _label(name: str, parameters: MetricParameters) -> str:
@@ -148,3 +252,4 @@ def _read(
 
 
 _ENCODE = msgspec.json.Encoder(order="sorted").encode
+_FILTER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

@@ -113,12 +113,28 @@ class ReplaceParameters(Parameters, frozen=True, kw_only=True):
     new: Annotated[str, Meta(max_length=20)] = ""
 
 
+class MapParameters(Parameters, frozen=True, kw_only=True):
+    """replacements: what each answer becomes. default: what any other becomes; without one, nothing is found in it."""
+
+    replacements: Annotated[dict[str, str], Meta(min_length=1, max_length=1000)]
+    default: str | None = None
+
+
+class TakeParameters(Parameters, frozen=True, kw_only=True):
+    """k: how many of a doc's responses are kept."""
+
+    k: Count
+
+
 STEPS: Mapping[str, type[Parameters]] = {
     "none": NoParameters,  # the answer as it is
     "strip": NoParameters,  # without white space around it
+    "remove_whitespace": NoParameters,  # without white space in front of it
     "lower": NoParameters,  # stripped and lower-cased
+    "upper": NoParameters,  # stripped and upper-cased
     "squad": NoParameters,  # as SQuAD compares: lower case, no punctuation, no articles, single spaces
     "replace": ReplaceParameters,  # one text by another
+    "map": MapParameters,  # what a table has for it
     "first_line": NoParameters,  # the first line that isn't blank
     "last_line": NoParameters,  # the last line that isn't blank
     "first_number": NoParameters,  # the first number in the text, in one canonical form
@@ -133,7 +149,13 @@ STEPS: Mapping[str, type[Parameters]] = {
     "strip_reasoning": ReasoningParameters,  # the answer behind a reasoning trace; none where the trace was cut
     "json_field": JsonParameters,  # a field of the last JSON object that has it
     "code_block": CodeParameters,  # the code between fences
+    "take_first": NoParameters,  # of a doc's responses, the first
+    "take_first_k": TakeParameters,  # of a doc's responses, the first k
+    "majority_vote": NoParameters,  # of a doc's responses, the one given most often
 }
+
+SELECTING: frozenset[str] = frozenset({"take_first", "take_first_k", "majority_vote"})
+"""Steps that keep some of a doc's responses; all others work on each response by itself."""
 
 NUMERIC: frozenset[str] = frozenset({"first_number", "last_number", "gsm8k"})
 """Steps that make numbers comparable: targets must hold one, which is checked when the task is read."""
@@ -146,11 +168,12 @@ Reducer = Literal["mean", "best", "majority", "pass_at_k", "pass_hat_k"]
 
 class MetricParameters(Parameters, frozen=True, kw_only=True):
     """What every metric can be told. label: its name in results (default: its own, with the reducer where that isn't
-    the mean). reduce: how a task's repeats become one score. k: of how many repeats; with `mean`, `best` and `majority`
-    by default of all there are.
+    the mean). filters: under which of the task's filters it is computed (`shared.scoring`). reduce: how a task's
+    repeats become one score. k: of how many repeats; with `mean`, `best` and `majority` by default of all there are.
     """
 
     label: Text | None = None
+    filters: Names | None = None
     reduce: Reducer = "mean"
     k: Count | None = None
 
@@ -317,10 +340,21 @@ UNTARGETED: frozenset[str] = frozenset({"ifeval", "code_exec"})
 
 LIKELIHOOD: Mapping[str, frozenset[TaskType]] = {
     "acc": frozenset({"multiple_choice", "loglikelihood"}),
+    "acc_norm": frozenset({"multiple_choice"}),
+    "acc_bytes": frozenset({"multiple_choice"}),
+    "acc_mutual_info": frozenset({"multiple_choice"}),
+    "brier": frozenset({"multiple_choice"}),
+    "perplexity": frozenset({"loglikelihood"}),
+    "word_perplexity": frozenset({"loglikelihood_rolling"}),
+    "byte_perplexity": frozenset({"loglikelihood_rolling"}),
+    "bits_per_byte": frozenset({"loglikelihood_rolling"}),
 }
 """Metrics of likelihoods, and the types of tasks that they can score. All others score generated texts."""
 
-UNCONDITIONAL: frozenset[str] = frozenset()
+ONE_RIGHT: frozenset[str] = frozenset({"brier"})
+"""Metrics of choices that are defined for one right choice alone."""
+
+UNCONDITIONAL: frozenset[str] = frozenset({"acc_mutual_info"})
 """Metrics that need the likelihood of each choice without its prompt, too."""
 
 USUAL_METRIC: Mapping[TaskType, str] = {
@@ -352,4 +386,12 @@ METRICS: Mapping[str, type[MetricParameters]] = {
     "ifeval": IfevalParameters,
     "code_exec": CodeExecParameters,
     "acc": MetricParameters,  # the most likely choice is a right one; of one target: it is what the model would say
+    "acc_norm": MetricParameters,  # the same by likelihood a character
+    "acc_bytes": MetricParameters,  # a byte
+    "acc_mutual_info": MetricParameters,  # less the likelihood without the prompt
+    "brier": MetricParameters,  # how far the choices' probabilities are from the right one
+    "perplexity": MetricParameters,  # of targets
+    "word_perplexity": MetricParameters,  # of whole texts
+    "byte_perplexity": MetricParameters,
+    "bits_per_byte": MetricParameters,
 }

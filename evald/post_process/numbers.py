@@ -5,8 +5,9 @@ dots do so only where they can't be a decimal point ("1.234.567", "1.234,50"), a
 each ("1'234"). A power of ten is a part of its number ("1.5 \times 10^{3}" is 1500). A minus counts when it isn't
 between two things ("2-3", "x-3"), before or after a currency sign. Currency, percent and units are ignored, so "20%"
 is 20 and not 0.2. Digits that belong to a word ("x42", "42abc", "3rd"), to a power or an index ("10^9", "x_2") are no
-numbers. A single comma with other than three digits behind it is a decimal one ("0,5", "€5,00"), unless in brackets it
-parts coordinates ("(1,2)", "[0,5]"). A fraction "3/4" is two numbers to the steps, and one to `last_value`.
+numbers. A single comma with other than three digits behind it is a decimal one ("0,5", "€5,00"), unless it parts
+coordinates, in brackets ("(1,2)", "[0,5]") and without a unit ("(12,5 %)"). A fraction "3/4" is two numbers to the
+steps, and one to `last_value`, as is the mixed number "1 3/4".
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ _FRACTION = re.compile(
     r"|[ ]?(?P<one>[0-9])(?P<two>[0-9]))"
 )
 _DECIMAL_COMMA = re.compile(r"(?:[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})|0,[0-9]{3})(?:[eE][+-]?[0-9]+)?")
+_GAP = re.compile(r"[ \u00a0]{1,2}")
+_ONE_CHARACTER = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_UNIT_AFTER = re.compile(r"[ \u00a0]?(?:\\?[%‰°$€£¥￥₩₹]|(?P<word>[^\W\d_]{1,5})(?!\w))")
 _BRACKET_BEFORE = re.compile(r"(?:[(\[<]|\\\{)\Z")
 _PART_OF_QUOTIENT = re.compile(
     r"(?:[\w)\]}][ \u00a0]{0,2}[/\u2044\u2215][ \u00a0]{0,2}|\}[ ]?\{[ ]?|frac[ ]?\{[ ]?)-?(?:\\?[$€£])?\Z"
@@ -72,10 +76,10 @@ def last_number(text: str) -> str | None:
 
 
 def last_value(text: str) -> Value | None:
-    """The last number, a fraction being one: 3/4, \\frac{3}{4}, 2\\frac{1}{2}. None where that is divided by 0, or is a
-    part of a quotient whose other part is no number (\\pi/4): half of a fraction is no answer.
+    """The last number, a fraction being one: 3/4, \\frac{3}{4}, 2\\frac{1}{2}, 2 1/2, 2½. None where that is divided by
+    0, or is a part of a quotient whose other part is no number (\\pi/4): half of a fraction is no answer.
     """
-    text = _FRACTION.sub(_on_one_line, _for_numbers(text))
+    text = _FRACTION.sub(_on_one_line, _for_numbers(_ONE_CHARACTER.sub(_spelt, text)))
     runs = list(_RUN.finditer(text))
     for at in range(len(runs) - 1, -1, -1):
         run = runs[at]
@@ -85,11 +89,30 @@ def last_value(text: str) -> Value | None:
         match [_is_below(text, *pair) for pair in pairwise(runs[max(0, at - 2) : at + 1])]:
             case [True] | [False, True]:
                 above = _numbers(text, runs[at - 1])
-                return Value(Fraction(above[-1]) / number, behind) if above and number else None
+                if not above or not number:
+                    return None
+                return Value(_with_whole(text, runs[:at], Fraction(above[-1]) / number), behind)
             case [True, True]:  # of several in a row, as in 3/4/2024, none is a fraction
                 return Value(number, behind)
         return None if _PART_OF_QUOTIENT.search(text[max(0, run.start() - 12) : run.start()]) else Value(number, behind)
     return None
+
+
+def _with_whole(text: str, runs: list[re.Match[str]], fraction: Fraction) -> Fraction:
+    """runs: up to the numerator's. With the whole number that stands before it, one or two spaces away: 1 3/4 is 1.75.
+    A proper fraction alone belongs to one.
+    """
+    if len(runs) < 2 or not 0 < fraction < 1 or _GAP.fullmatch(text, runs[-2].end(), runs[-1].start()) is None:
+        return fraction
+    whole = _numbers(text, runs[-2])
+    if not whole or not runs[-2][0].isdigit() or (len(runs) > 2 and _is_below(text, runs[-3], runs[-2])):
+        return fraction
+    return Fraction(whole[0]) + (-fraction if whole[0].startswith("-") else fraction)
+
+
+def _spelt(found: re.Match[str]) -> str:
+    """½ as a fraction of two numbers; with what stands before it a mixed one."""
+    return f" {unicodedata.normalize('NFKC', found[0])} "
 
 
 def _on_one_line(fraction: re.Match[str]) -> str:
@@ -124,6 +147,7 @@ def _numbers(plain: str, run: re.Match[str]) -> list[str]:
     if _is_bound(plain, run.start(), run.end()):
         return []
     bracketed = _BRACKET_BEFORE.search(plain[max(0, run.start() - 2) : run.start()]) is not None
+    bracketed = bracketed and not _is_amount(plain, run.end())
     first, *others = [_canonical(literal) for literal in _literals(run[0], bracketed)] or [None]
     if first and first != "0" and _is_negative(plain, run.start()):
         first = "-" + first
@@ -139,6 +163,12 @@ def _is_bound(text: str, start: int, end: int) -> bool:
         return True
     word = _WORD_AFTER.match(text, end)
     return word is not None and _is_letter(after) and word[0] not in _UNITS
+
+
+def _is_amount(text: str, end: int) -> bool:
+    """Whether a unit stands behind the digits."""
+    unit = _UNIT_AFTER.match(text, end)
+    return unit is not None and (unit["word"] is None or unit["word"] in _UNITS)
 
 
 def _is_letter(char: str) -> bool:
