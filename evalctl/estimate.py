@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from evald.faults import task_fault
 from shared import requests
+from shared.combinations import pairs_of
 from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError
 from shared.records import Record, TaskSpec
@@ -36,7 +37,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     per_dataset: dict[str, int]
 
     def lines(self) -> Iterator[str]:
-        yield f"{self.models} models x {self.datasets} datasets = {self.pairs} pairs"
+        some = "" if self.pairs == self.models * self.datasets else "some of "
+        yield f"{some}{self.models} models x {self.datasets} datasets = {self.pairs} pairs"
         yield f"docs {self.docs}, instances {self.instances}, requests {self.requests}"
         yield (
             f"about {self.prompt_tokens} prompt tokens and up to {self.completion_tokens} completion tokens "
@@ -53,6 +55,9 @@ def estimate(suite: Suite) -> Estimate:
     docs: dict[str, int] = {}
     instances = requests_ = prompt = completion = 0
     cost = 0.0
+    pair_docs = 0
+    meeting = pairs_of(suite)
+    models = {model.abbr: model for model in suite.models}
     for dataset in suite.datasets:
         try:
             count, units, chars, answers = _measure(suite, dataset)
@@ -60,7 +65,8 @@ def estimate(suite: Suite) -> Estimate:
             problems += error.problems
             continue
         docs[dataset.abbr] = count
-        for model in suite.models:
+        for model in (models[model] for model, abbr in meeting if abbr == dataset.abbr):
+            pair_docs += count
             asked = units * dataset.repeats
             into = round(chars * dataset.repeats)
             out = (answers(model)) * dataset.repeats
@@ -74,8 +80,8 @@ def estimate(suite: Suite) -> Estimate:
     return Estimate(
         models=len(suite.models),
         datasets=len(suite.datasets),
-        pairs=len(suite.models) * len(suite.datasets),
-        docs=sum(docs.values()) * len(suite.models),
+        pairs=len(meeting),
+        docs=pair_docs,
         instances=instances,
         requests=requests_,
         prompt_tokens=prompt,
@@ -115,7 +121,7 @@ def _measure(suite: Suite, dataset: DatasetConfig) -> tuple[int, int, float, _An
         for instance in requests.instances_of(task):
             units += 1
             prompt = requests.render(task, suite.models[0], 0, instance)
-            texts = [message.content for message in prompt.messages]
+            texts = [message.content for message in prompt.messages if prompt.text is UNSET]
             tokens += sum(_tokens(text) for text in (*texts, prompt.text, prompt.continuation) if text is not UNSET)
             answers.add(task, instance)
     return count, units, tokens, answers

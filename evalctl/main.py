@@ -18,47 +18,29 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
+from evalctl import control_commands, template
 from evalctl import demo as demo_run
-from evalctl import template
 from evalctl.elsewhere import FORMATS, FileFormat
 from evalctl.estimate import estimate
-from evalctl.run import run_daemons
+from evalctl.options import AS_JSON, PATHS, WORK_DIR, selecting
+from evalctl.run import run_daemons, tell_what_is_kept
+from evalctl.runs import read_runs, runs_table
+from evalctl.sample import sample_command
 from evalctl.score import score_file
+from evalctl.serial import run_serial
+from evalctl.showing import show_report, tell_missing
 from evalctl.state import State, is_missing, read_state
 from evalctl.submit import check, submit
-from evalctl.tables import SHOWN, clean, leaderboard_table, state_table
-from evald.leaderboard import Report
+from evalctl.tables import clean, leaderboard_table, state_table
 from evald.report.markdown import markdown
 from evald.summary import read_report, write_summary
 from shared.clock import SystemClock
+from shared.config import SelectConfig
 from shared.errors import TandemError
 from shared.layout import WorkDir
 from shared.records import encode_record
 
-WORK_DIR = click.option("-w", "--work-dir", required=True, type=click.Path(path_type=Path), help="The run's folder.")
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of a table.")
 SUITE = click.argument("suite", type=click.Path(path_type=Path))
-
-
-def _paths(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Path]:
-    """ABBR=FILE, as often as it is given."""
-    paths = {}
-    for text in given:
-        abbr, equals, file = text.partition("=")
-        if not (abbr and equals and file):
-            raise click.BadParameter(f"expected ABBR=FILE, got {text!r}")
-        paths[abbr] = Path(file)
-    return paths
-
-
-PATHS = click.option(
-    "--path",
-    "paths",
-    multiple=True,
-    metavar="ABBR=FILE",
-    callback=_paths,
-    help="Read dataset ABBR from FILE instead of the path in the suite. May be repeated.",
-)
 
 
 class Commands(click.Group):
@@ -88,7 +70,33 @@ def main() -> None:
       evalctl submit suite.toml -w /srv/tandem/run1
       inferd -w /srv/tandem/run1      and      evald -w /srv/tandem/run1
       evalctl status -w /srv/tandem/run1 --watch
+      evalctl pause -w /srv/tandem/run1       (resume, drain, stop, cancel, retune, reload)
     """
+
+
+for command in (*control_commands.COMMANDS, sample_command):
+    main.add_command(command)
+
+
+@main.command("list")
+@click.argument("root", type=click.Path(path_type=Path))
+@click.option(
+    "--observe", type=click.FloatRange(min=0), default=0.0, help="Watch every heartbeat for so many seconds."
+)
+@AS_JSON
+def list_command(root: Path, observe: float, as_json: bool) -> None:
+    """Show every work_dir under ROOT: what works there, and how far it is.
+
+    \b
+    Examples:
+      evalctl list /srv/tandem
+      evalctl list /srv/tandem --observe 12 --json | jq '.runs[] | {work_dir, state, beat_seconds}'
+    """
+    found = read_runs(root, SystemClock(), time.sleep, observe)
+    if as_json:
+        click.echo(encode_record(found).decode())
+    else:
+        Console().print(runs_table(found))
 
 
 @main.command()
@@ -116,14 +124,15 @@ def init(folder: Path) -> None:
 @main.command()
 @SUITE
 @PATHS
+@selecting
 @AS_JSON
-def validate(suite: Path, paths: dict[str, Path], as_json: bool) -> None:
+def validate(suite: Path, paths: dict[str, Path], select: SelectConfig, as_json: bool) -> None:
     """Check SUITE and every file it names; print what it would ask, and about what that costs. Starts nothing.
 
     \b
     Example: evalctl validate suite.toml
     """
-    checked, _ = check(suite, paths)
+    checked, _ = check(suite, paths, select)
     counts = estimate(checked)
     if as_json:
         click.echo(encode_record(counts).decode())
@@ -136,15 +145,18 @@ def validate(suite: Path, paths: dict[str, Path], as_json: bool) -> None:
 @SUITE
 @WORK_DIR
 @PATHS
+@selecting
 @click.option("--no-env", is_flag=True, help="Don't ask for API key variables here: inferd does, on its own host.")
-def submit_command(suite: Path, work_dir: Path, paths: dict[str, Path], no_env: bool) -> None:
+def submit_command(
+    suite: Path, work_dir: Path, paths: dict[str, Path], select: SelectConfig, no_env: bool
+) -> None:
     """Check SUITE, freeze it into WORK_DIR with its plan and tasks. Starts nothing.
 
     \b
     Example: evalctl submit suite.toml -w /srv/tandem/run1
     Then, on any host that sees the folder: inferd -w /srv/tandem/run1, and evald -w /srv/tandem/run1
     """
-    plan = submit(suite, WorkDir(work_dir), paths, check_env=not no_env)
+    plan = submit(suite, WorkDir(work_dir), paths, select, check_env=not no_env)
     requests = sum(pair.requests for pair in plan.pairs)
     click.echo(
         f"{len(plan.pairs)} pairs, {requests} requests planned in {work_dir}; "
@@ -156,25 +168,51 @@ def submit_command(suite: Path, work_dir: Path, paths: dict[str, Path], no_env: 
 @SUITE
 @WORK_DIR
 @PATHS
+@selecting
 @AS_JSON
 @click.option("--progress/--no-progress", default=True, help="Show progress on stderr.")
-def run(suite: Path, work_dir: Path, paths: dict[str, Path], as_json: bool, progress: bool) -> None:
+@click.option("--serial", is_flag=True, help="Infer, then score, dataset by dataset in this process: no daemons.")
+@click.option(
+    "--max-workers",
+    type=click.IntRange(min=1),
+    help="Requests in flight a model; wins over [infer] max_workers, with --serial over the models' own too.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log more; with --serial also the traceback of what is raised.")
+def run(
+    suite: Path,
+    work_dir: Path,
+    paths: dict[str, Path],
+    select: SelectConfig,
+    as_json: bool,
+    progress: bool,
+    serial: bool,
+    max_workers: int | None,
+    verbose: bool,
+) -> None:
     """Run SUITE in WORK_DIR: both daemons, live progress, and the leaderboard at the end.
 
-    Stopped (Ctrl-C) or killed, it goes on where it was when started again with the same WORK_DIR.
+    Stopped (Ctrl-C) or killed, it goes on where it was when started again with the same WORK_DIR, with --serial or
+    without. --serial is for a laptop and for debugging: with --max-workers 1 as well, a debugger works in adapters and
+    metrics of one's own.
 
     \b
     Examples:
       evalctl run suite.toml -w runs/first
       evalctl run examples/gsm8k-local.toml -w runs/gsm8k --path gsm8k=/data/gsm8k/test.jsonl
+      evalctl run suite.toml -w runs/math --models 'qwen-*' --datasets tag:math
+      evalctl run suite.toml -w runs/first --serial --max-workers 1 --verbose
     """
-    work = WorkDir(work_dir)
-    submit(suite, work, paths)
-    ended = run_daemons(work, Console(stderr=True), progress=progress)
+    work, console = WorkDir(work_dir), Console(stderr=True)
+    submit(suite, work, paths, select)
+    if serial:
+        ended = run_serial(work, max_workers=max_workers, progress=progress, verbose=verbose)
+    else:
+        ended = run_daemons(work, console, progress=progress, max_workers=max_workers, verbose=verbose)
+    tell_what_is_kept(work, console, ended)
     if ended.exit_code != 2:
         found = read_report(work)
-        _show(found, as_json=as_json)
-        _tell_missing(found)
+        show_report(found, as_json=as_json)
+        tell_missing(found)
     sys.exit(ended.exit_code)
 
 
@@ -235,8 +273,8 @@ def report(work_dir: Path, as_json: bool, as_markdown: bool, write: bool) -> Non
     if as_markdown:
         click.echo(markdown(found))
     else:
-        _show(found, as_json=as_json)
-    _tell_missing(found)
+        show_report(found, as_json=as_json)
+    tell_missing(found)
     sys.exit(0 if found.summary.pairs_scored == found.summary.pairs else 3)
 
 
@@ -279,8 +317,8 @@ def score(
         code = score_file(file, suite, dataset, work, console, model=model, form=form, repeats=repeats, paths=paths)
         if code in (0, 3):
             found = read_report(work)
-            _show(found, as_json=as_json)
-            _tell_missing(found)
+            show_report(found, as_json=as_json)
+            tell_missing(found)
     sys.exit(code)
 
 
@@ -353,24 +391,3 @@ def _states(work: WorkDir, interval: float, *, watch: bool) -> Iterator[State]:
             if ended or not watch:
                 return
         time.sleep(interval)
-
-
-def _tell_missing(found: Report) -> None:
-    """A line on stderr for each pair without a score: stdout may be a file, or JSON."""
-    missing = [
-        f"{standing.model} x {dataset}: not scored: {cell.reason}"
-        for standing in found.leaderboard
-        for dataset, cell in standing.datasets.items()
-        if cell.state == "missing"
-    ]
-    for line in missing[:SHOWN]:
-        click.echo(clean(line), err=True)
-    if len(missing) > SHOWN:
-        click.echo(f"... and {len(missing) - SHOWN} more pairs without a score", err=True)
-
-
-def _show(found: Report, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.format(encode_record(found), indent=1).decode())
-    else:
-        Console().print(leaderboard_table(found))

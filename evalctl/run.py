@@ -49,11 +49,11 @@ class Ended:
 class Daemon:
     """One of the two, as a process of its own; what it says on stderr is kept for when it fails."""
 
-    def __init__(self, name: str, work: WorkDir) -> None:
+    def __init__(self, name: str, work: WorkDir, *options: str) -> None:
         self.name = name
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the daemon
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", name, "-w", str(work)],
+            [sys.executable, "-P", "-m", name, "-w", str(work), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
@@ -75,10 +75,17 @@ def _drain_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
 
 
-def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
-    """Start both, show what they do, wait for both. Ctrl-C (or SIGTERM) drains them; a second one kills them."""
+def run_daemons(
+    work: WorkDir, console: Console, *, progress: bool, max_workers: int | None = None, verbose: bool = False
+) -> Ended:
+    """Start both, show what they do, wait for both. Ctrl-C (or SIGTERM) drains them; a second one kills them.
+
+    max_workers: instead of the suite's own. verbose: their logs tell more.
+    """
+    more = ("--verbose",) if verbose else ()
+    workers = ("--max-workers", str(max_workers)) if max_workers is not None else ()
     with _signals() as caught:
-        daemons = [Daemon("inferd", work), Daemon("evald", work)]
+        daemons = [Daemon("inferd", work, *workers, *more), Daemon("evald", work, *more)]
         try:
             _follow(work, console, daemons, caught, progress=progress)
         finally:
@@ -91,7 +98,11 @@ def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
             console.print(f"{daemon.name} ended with {_status(daemon.process.returncode)}:", markup=False, style="red")
             for line in daemon.last_words():
                 console.print(f"  {line}", markup=False, highlight=False)
-    ended = Ended(daemons[0].process.returncode, daemons[1].process.returncode)
+    return Ended(daemons[0].process.returncode, daemons[1].process.returncode)
+
+
+def tell_what_is_kept(work: WorkDir, console: Console, ended: Ended) -> None:
+    """One line, where a run didn't get to its end."""
     state = _state(work)
     if ended.exit_code in (1, 3) and state is not None:
         kept = sum(sum(pair.outcomes.values()) for pair in state.pairs)
@@ -100,7 +111,6 @@ def run_daemons(work: WorkDir, console: Console, *, progress: bool) -> Ended:
             "the same command again goes on from there",
             highlight=False,
         )
-    return ended
 
 
 def _follow(work: WorkDir, console: Console, daemons: list[Daemon], caught: list[int], *, progress: bool) -> None:

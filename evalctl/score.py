@@ -119,6 +119,8 @@ def _dataset(suite: Suite, abbr: str) -> DatasetConfig:
 
 def _heads(suite: Suite, dataset: DatasetConfig) -> Iterator[_Head]:
     for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault):
+        if (needed := len(requests.instances_of(task))) > 1:
+            raise UsageError(f"{dataset.abbr}: task {show(task.task_id)} needs {needed} answers: a file holds one a task")
         yield _Head(task.task_id, task.targets)
 
 
@@ -226,9 +228,14 @@ class _Entry:
 
 
 def _table(suite: Suite, dataset: DatasetConfig, text: str, repeats: int) -> dict[str, Any]:
-    """The dataset's table of the suite's text, with the path where it is found and the repeats that there are."""
+    """The dataset's table of the suite's text, with the path where it is found and the repeats that there are; in one
+    piece, since nobody is at work on it.
+    """
     tables = [table for table in tomllib.loads(text)["datasets"] if table["abbr"] == dataset.abbr]
-    return {**tables[0], "path": str(dataset_path(suite, dataset)), "repeats": repeats}
+    whole = {name: value for name, value in tables[0].items() if name not in ("num_shards", "max_shard_size")}
+    if dataset.few_shot_draw is not None and dataset.few_shot_draw.source is not None:
+        whole["few_shot_draw"] = {**whole["few_shot_draw"], "source": dataset.few_shot_draw.source}
+    return {**whole, "path": str(dataset_path(suite, dataset)), "repeats": repeats}
 
 
 def _sections(text: str) -> dict[str, Any]:
@@ -296,6 +303,7 @@ def _write_predictions(work: WorkDir, plan: Plan, pair: PlanPair, model: ModelCo
         identity = requests.identity(model)
         for doc_id, task in enumerate(read_planned_tasks(work, pair.dataset)):
             for request in requests.requests_of(task, doc_id, model, identity, dataset.repeats):
+                assert isinstance(request, requests.Request)  # a task with later turns was refused
                 prediction = _prediction(task, request, given.answers.get((doc_id, request.repeat)))
                 if prediction.generation is not None:
                     outcomes[prediction.outcome] += 1

@@ -12,36 +12,57 @@ from msgspec import Struct
 from evald.results import PairResult, Served
 from evald.summary import RESULT_LIMIT
 from shared import claims
+from shared.atomic import look_again
 from shared.clock import utc
 from shared.errors import WorkDirError
 from shared.layout import WorkDir
 from shared.plan import read_plan
-from shared.records import EvalStatus, Heartbeat, InferStatus, PairState, PlanPair, Record, Straggler
+from shared.records import (
+    Acknowledgement,
+    DaemonState,
+    EvalStatus,
+    Heartbeat,
+    InferStatus,
+    PairState,
+    PlanPair,
+    Record,
+    Straggler,
+)
 from shared.status import read_record
+
+ViewState = Literal["not started", DaemonState, "gone"]
+AT_WORK = ("starting", "running", "paused", "draining")
+"""States of a daemon that hasn't ended."""
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
-    """A daemon as its beat and its claim show it. meaning: that in words."""
+    """A daemon as its beat and its claim show it. meaning: that in words. acknowledged: the last commands that it
+    took in.
+    """
 
-    state: Literal["not started", "starting", "running", "draining", "finished", "aborted", "gone"]
+    state: ViewState
     meaning: str
     host: str = ""
     pid: int = 0
     beat_at: str = ""
     reason: str = ""
     counters: dict[str, float] = {}
+    acknowledged: tuple[Acknowledgement, ...] = ()
 
 
 class PairView(Struct, frozen=True, kw_only=True):
-    """A pair's inference and scoring. rate: answers a second of this run; eta_seconds: at that rate. completed:
-    answered, or failed for good. served_models, system_fingerprints: answers by name, 0 where how many isn't known
-    before the pair is scored. stragglers: requests long in flight.
+    """A pair's inference and scoring. docs, instances, total (requests): as planned; attempts: calls made. rate:
+    answers a second of this run; eta_seconds: at that rate. completed: answered, or failed for good. served_models,
+    system_fingerprints: answers by name, 0 where how many isn't known before the pair is scored. stragglers: requests
+    long in flight.
     """
 
     model: str
     dataset: str
     infer: PairState
     eval: PairState
+    docs: int
+    instances: int
     total: int
     completed: int
     answered: int
@@ -90,13 +111,16 @@ class State(Record, frozen=True, kw_only=True):
 
 def read_state(work: WorkDir, now: float) -> State:
     """Raises WorkDirError when there is no plan, or a file of the work_dir is damaged."""
+    look_again(work.root)
     if not work.root.is_dir():
         raise WorkDirError(f"{work}: no such folder")
     plan = read_plan(work)
     if plan is None:
         raise WorkDirError(f"{work}: no plan here: `evalctl submit SUITE -w {work}` makes one")
+    for model in {pair.model for pair in plan.pairs}:
+        look_again(work.infer_status_of(model))
     inferds = _inferds(work)
-    alive = any(view.state in ("starting", "running", "draining") for view in inferds)
+    alive = any(view.state in AT_WORK for view in inferds)
     pairs = tuple(_pair(work, pair, alive) for pair in plan.pairs)
     rates = [pair.rate for pair in pairs if pair.rate is not None and pair.infer == "running"]
     rate = sum(rates) if rates else None
@@ -127,7 +151,7 @@ def is_missing(state: State) -> bool:
     more, and it isn't scored.
     """
     views = (*state.inferd, state.evald)
-    working = any(view.state in ("starting", "running", "draining") for view in views)
+    working = any(view.state in AT_WORK for view in views)
     over = not working and any(view.state != "not started" for view in views)
     return any("fail" in (pair.infer, pair.eval) or (over and pair.eval != "done") for pair in state.pairs)
 
@@ -153,15 +177,16 @@ def _daemon(path: Path, claim: Path, name: str) -> DaemonView:
         return DaemonView(state="not started", meaning=f"its heartbeat can't be read: {error}")
     if beat is None:
         return DaemonView(state="not started", meaning=f"no heartbeat yet: start {name}")
-    state: Literal["not started", "starting", "running", "draining", "finished", "aborted", "gone"] = beat.state
+    state: ViewState = beat.state
     meaning = {
         "starting": "reads the suite and plans",
         "running": "at work",
+        "paused": "asks nothing new until `evalctl resume`",
         "draining": "ends what is in flight, asks nothing new",
         "finished": "came to its end",
         "aborted": "stopped before its end",
     }[beat.state]
-    if state in ("starting", "running", "draining"):
+    if state in AT_WORK:
         held = claims.held(claim)
         if held is False:
             state, meaning = "gone", f"its process has died: start {name} again, nothing journalled is lost"
@@ -175,6 +200,7 @@ def _daemon(path: Path, claim: Path, name: str) -> DaemonView:
         beat_at=beat.time,
         reason=beat.reason,
         counters=beat.counters,
+        acknowledged=beat.acknowledged,
     )
 
 
@@ -198,7 +224,9 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
         scored = None
     states = {status.state if status is not None else "pending" for status in shards}
     completed = sum(status.completed for status in known)
-    rates = [rate for status in known if alive and (rate := _rate(status)) is not None]
+    # Shards follow each other: the rates of those that run now add up, one that has ended says nothing of now.
+    timed = known if len(shards) == 1 else [status for status in known if status.state == "running"]
+    rates = [rate for status in timed if alive and (rate := _rate(status)) is not None]
     rate = sum(rates) if rates else None
     infer = _worst(states)
     reasons = damage + [status.reason for status in known if status.reason]
@@ -208,6 +236,8 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
         dataset=pair.dataset,
         infer=infer,
         eval=scored.state if scored is not None else "pending",
+        docs=pair.docs,
+        instances=pair.instances,
         total=pair.requests,
         completed=completed,
         answered=sum(sum(status.outcomes.values()) for status in known),
@@ -227,7 +257,7 @@ def _pair(work: WorkDir, pair: PlanPair, alive: bool) -> PairView:
         stragglers=tuple(one for status in known for one in status.stragglers) if alive else (),
         rate=rate,
         eta_seconds=(pair.requests - completed) / rate if rate and infer == "running" else None,
-        reason="; ".join(reasons) or (scored.reason if scored is not None else ""),
+        reason="; ".join(dict.fromkeys(reasons)) or (scored.reason if scored is not None else ""),
     )
 
 

@@ -25,6 +25,9 @@ STYLES = {
     "fail": "red",
     "pending": "dim",
     "gone": "red",
+    "stalled": "red",
+    "unreadable": "red",
+    "paused": "yellow",
     "aborted": "yellow",
     "finished": "green",
 }
@@ -41,7 +44,7 @@ def state_table(state: State, *, rows: int | None = None) -> RenderableType:
         "answered": [Text(f"{pair.answered}/{pair.total}") for pair in pairs],
         "in flight": [Text(str(pair.in_flight or "")) for pair in pairs],
         "rate": [Text(f"{pair.rate:.1f}/s" if pair.rate and pair.infer == "running" else "") for pair in pairs],
-        "ETA": [Text(_duration(pair.eta_seconds)) for pair in pairs],
+        "ETA": [Text(duration(pair.eta_seconds)) for pair in pairs],
         "scoring": [Text(pair.eval, STYLES.get(pair.eval, "")) for pair in pairs],
     }
     shown = {name: cells for name, cells in columns.items() if any(cells)}  # an empty column needs no room
@@ -72,7 +75,7 @@ def progress_line(state: State) -> str:
         f"{scored}/{len(state.pairs)} pairs scored",
     ]
     if state.rate is not None:
-        parts.append(f"{state.rate:.1f}/s, ETA {_duration(state.eta_seconds)}")
+        parts.append(f"{state.rate:.1f}/s, ETA {duration(state.eta_seconds)}")
     if state.errors:
         parts.append(f"failed attempts: {numbers.errors(state.errors)}")
     parts.append(numbers.wasted(state.late_answers, state.duplicates))
@@ -123,6 +126,7 @@ def leaderboard_table(report: Report) -> RenderableType:
             if hidden := len(table.rows) + table.left_out - len(rows):
                 parts.append(Text(f"... and {hidden} more rows in report.json"))
     lines = [Text(clean(text)) for text in (board.legend(report), board.counts(report), board.failures(report)) if text]
+    lines += [Text(clean(note), "yellow") for note in list(board.limits(report))[:SHOWN]]
     lines += [Text(clean(note), "yellow") for note in board.notes(report) if note.startswith("*")]
     lines += [Text(clean(note), "yellow") for note in list(board.drift(report))[:SHOWN]]
     faults = [Text(clean(f"{e.model} x {e.dataset}: {e.reason}"), "red") for e in report.errors if e.stage == "task"]
@@ -163,7 +167,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)

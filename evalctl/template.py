@@ -81,6 +81,7 @@ path = "tasks.jsonl"
 # max_num_workers = 4        # pairs scored at once
 # pair_timeout = 3600.0      # seconds one pair may take
 # calibration_bins = 10
+# sample_log = false         # true: what each task was asked and answered, beside its scores
 
 [budget]                     # ceilings over the whole run; what isn't named isn't limited
 # usd = 5.0

@@ -1,5 +1,5 @@
-"""Every two models against each other, over the docs that both have: the rows of the report's pair table, what they
-leave open of the ranks, and the same for corpus values such as BLEU. Pure.
+"""Every two models against each other, over the docs that both have: the rows of the report's pair tables, over all
+datasets and on each, what they leave open of the ranks, and the same for corpus values such as BLEU. Pure.
 
 A pair's difference is the mean of its differences on the common datasets, each of the same weight. What is computed
 grows with the square of the models, so it is bounded: `chosen` says which models take part, `Comparisons.left_out` how
@@ -30,20 +30,24 @@ Pair = tuple[str, str]  # (model, dataset)
 MAX_COMPARED = 40
 """Models compared with each other: the best, where there are more."""
 MAX_CORPUS_COMPARED = 10
-"""The same for values of whole datasets, which are compared on every dataset and metric."""
+"""The same on every single dataset, and for values of whole datasets, on every dataset and metric."""
+MAX_DATASET_ROWS = 10_000
+"""Of pairs on single datasets; datasets that come later have none."""
 
 
 class PairedRow(Struct, frozen=True, kw_only=True):
-    """first's score minus second's, over the n docs that both have, as a mean over their common datasets; None where
-    there is nothing in common.
+    """first's score minus second's, over the n docs that both have, on one dataset, or as a mean over their common
+    datasets (dataset is "" then); None where there is nothing in common.
 
     interval: 95 %. p_bootstrap, p_permutation: two-sided. p_mcnemar: where all scores are right or wrong and no doc is
     in a cluster; only_first, only_second: the docs that one alone has right. p: the one of these that decides
-    (docs/statistics.md); p_holm: adjusted for all pairs. separable: p_holm < 0.05. detectable: the smallest true
-    difference that so many docs show with a power of 0.8. bounds: the difference if the docs that miss a score were
-    wrong for one and right for the other. could_flip: it lies on both sides of 0, so missing docs may turn the order.
+    (docs/statistics.md); p_holm: adjusted for all rows of its table. separable: p_holm < 0.05. detectable: the smallest
+    true difference that so many docs show with a power of 0.8. bounds: the difference if the docs that miss a score,
+    and the repeats without an answer, were wrong for one and right for the other. could_flip: it lies on both sides of
+    0, so what is missing may turn the order.
     """
 
+    dataset: str = ""
     first: str
     second: str
     n: int
@@ -68,11 +72,12 @@ class CorpusRow(Struct, frozen=True, kw_only=True):
     """Two models' values of a metric over a whole dataset (corpus BLEU): the first's minus the second's.
 
     interval, stderr and p by paired bootstrap over the same docs, None where that can't be told (one doc or cluster);
-    p_holm over all rows of the table.
+    p_holm over all rows of the table. percent: whether the values are shares.
     """
 
     dataset: str
     metric: str
+    percent: bool = True
     first: str
     second: str
     difference: float
@@ -83,13 +88,16 @@ class CorpusRow(Struct, frozen=True, kw_only=True):
 
 
 class Comparisons(Struct, frozen=True, kw_only=True):
-    """left_out: pairs of models that weren't compared, since there are too many; corpus_left_out: the same of the
-    comparisons of corpus values. draws: of bootstrap and permutation.
+    """rows: over all datasets; by_dataset: on each, where there are several. left_out: pairs of models that weren't
+    compared, since there are too many; dataset_left_out, corpus_left_out: the same on single datasets, and of corpus
+    values. draws: of bootstrap and permutation.
     """
 
     rows: tuple[PairedRow, ...] = ()
+    by_dataset: tuple[PairedRow, ...] = ()
     corpus: tuple[CorpusRow, ...] = ()
     left_out: int = 0
+    dataset_left_out: int = 0
     corpus_left_out: int = 0
     draws: int = DRAWS
 
@@ -112,7 +120,7 @@ def chosen(models: Sequence[str], results: Mapping[Pair, PairResult], limit: int
     for (model, _), result in results.items():
         if result.mean is not None:
             found[model].append(result.mean)
-    lacking = {model for (model, _), result in results.items() if result.coverage < 1.0}
+    lacking = {model for (model, _), result in results.items() if result.n_scored < result.n_docs}
     best = sorted(models, key=lambda m: (-len(found[m]), m in lacking, -sum(found[m]) / max(len(found[m]), 1), m))
     kept = set(best[: MAX_COMPARED if limit is None else limit])
     return [model for model in models if model in kept]
@@ -128,50 +136,75 @@ def compare(
     """models: all there are, in the plan's order. datasets: each once, the scores of those models that `chosen`
     names. resampled: the results with their resamples, of those that `chosen` names up to MAX_CORPUS_COMPARED.
     """
-    some = chosen(models, results)
-    overall = Overall(len(some), draws)
+    some, best = chosen(models, results), set(chosen(models, results, MAX_CORPUS_COMPARED))
+    overall, having = Overall(len(some), draws), Counter(dataset for _, dataset in results)
+    alone: list[PairedRow] = []
+    met = 0
     for scores in datasets:
         comparison = Comparison(scores.dataset, len(scores.models))
         for clusters, chunk in scores.chunks:
             comparison.add(clusters, chunk)
+        sums = comparison.result(draws)
         bounds = [_bounds(results.get((model, scores.dataset))) for model in scores.models]
-        overall.add([some.index(model) for model in scores.models], comparison.result(draws), bounds)
-    rows = [_row(some[first], some[second], found) for first, second, found in overall.results()]
+        overall.add([some.index(model) for model in scores.models], sums, bounds)
+        met += 1
+        kept = [at for at, model in enumerate(scores.models) if model in best]
+        if len(alone) + _pairs(len(kept)) <= MAX_DATASET_ROWS:
+            own = Overall(len(kept), draws)
+            own.add(range(len(kept)), sums.among(kept, len(scores.models)), [bounds[at] for at in kept])
+            names = [scores.models[at] for at in kept]
+            alone += _rows(names, own, scores.dataset)
+    rows = _rows(some, overall)
     corpus, corpus_left_out = corpus_rows(models, results, resampled)
     return Comparisons(
-        rows=tuple(
-            replace(row, p_holm=p, separable=None if p is None else p < ALPHA)
-            for row, p in zip(rows, holm([row.p for row in rows]), strict=True)
-        ),
+        rows=_decided(rows),
+        by_dataset=_decided(alone) if met > 1 else (),
         corpus=tuple(replace(row, p_holm=p) for row, p in zip(corpus, holm([row.p for row in corpus]), strict=True)),
+        left_out=_pairs(len(models)) - len(rows),
+        dataset_left_out=sum(map(_pairs, having.values())) - len(alone) if met > 1 else 0,
         corpus_left_out=corpus_left_out,
-        left_out=len(models) * (len(models) - 1) // 2 - len(rows),
         draws=draws,
+    )
+
+
+def _pairs(models: int) -> int:
+    return models * (models - 1) // 2
+
+
+def _rows(models: Sequence[str], overall: Overall, dataset: str = "") -> list[PairedRow]:
+    return [_row(dataset, models[first], models[second], found) for first, second, found in overall.results()]
+
+
+def _decided(rows: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
+    """The rows of a table, each p adjusted for all of them."""
+    return tuple(
+        replace(row, p_holm=p, separable=None if p is None else p < ALPHA)
+        for row, p in zip(rows, holm([row.p for row in rows]), strict=True)
     )
 
 
 def corpus_rows(
     models: Sequence[str], results: Mapping[Pair, PairResult], resampled: Mapping[Pair, PairResult]
 ) -> tuple[list[CorpusRow], int]:
-    """The rows of every metric that has resamples, over datasets of which both models have every doc's score; and how
-    many there would be more with all models.
+    """The rows of every metric that has resamples, over datasets of which both models have every answer to every doc
+    that names it (else their values are of other segments); and how many there would be more with all models.
     """
     having = Counter(
         (dataset, metric.name)
         for (_, dataset), result in results.items()
         for metric in result.metrics
-        if metric.corpus_stderr is not None and result.n_scored == result.n_docs
+        if metric.corpus_stderr is not None and _whole(metric)
     )
     metrics: dict[tuple[str, str], dict[str, MetricResult]] = {key: {} for key in having}
     clusters = {key: result.clusters.count for key, result in resampled.items() if result.clusters is not None}
     for (model, dataset), result in resampled.items():
         for metric in result.metrics:
-            if metric.resamples and metric.corpus is not None and result.n_scored == result.n_docs:
+            if metric.resamples and metric.corpus is not None and _whole(metric):
                 metrics[dataset, metric.name][model] = metric
     rows, left_out = [], 0
     for (dataset, name), found in metrics.items():
         draws = {model: np.array(metric.resamples, np.float64) for model, metric in found.items()}
-        left_out += (having[dataset, name] * (having[dataset, name] - 1) - len(found) * (len(found) - 1)) // 2
+        left_out += _pairs(having[dataset, name]) - _pairs(len(found))
         for first, second in combinations([model for model in models if model in found], 2):
             one, two = found[first], found[second]
             if (one.version, one.params, one.n) != (two.version, two.params, two.n):
@@ -183,6 +216,7 @@ def corpus_rows(
                     CorpusRow(
                         dataset=dataset,
                         metric=name,
+                        percent=one.percent,
                         first=first,
                         second=second,
                         difference=told.difference,
@@ -196,7 +230,8 @@ def corpus_rows(
 
 def rank_ranges(ranks: Mapping[str, int | None], rows: Iterable[PairedRow]) -> dict[str, tuple[int, int]]:
     """model -> (best, worst) rank that the comparisons leave open: a model is surely behind those only that are
-    separably better. Of ranked models that were all compared with each other; of others nothing.
+    separably better, whatever the missing repeats would have shown. Of ranked models that were all compared with each
+    other; of others nothing.
     """
     ranked = [model for model, rank in ranks.items() if rank is not None]
     better = dict.fromkeys(ranked, 0)
@@ -207,7 +242,7 @@ def rank_ranges(ranks: Mapping[str, int | None], rows: Iterable[PairedRow]) -> d
             continue
         for model in (row.first, row.second):
             seen[model] += 1
-        if row.separable:
+        if row.separable and not row.could_flip:
             ahead, behind = (row.first, row.second) if (row.difference or 0.0) > 0 else (row.second, row.first)
             worse[ahead] += 1
             better[behind] += 1
@@ -217,7 +252,7 @@ def rank_ranges(ranks: Mapping[str, int | None], rows: Iterable[PairedRow]) -> d
 
 
 def flips(rows: Iterable[PairedRow]) -> dict[str, tuple[str, ...]]:
-    """model -> the models before or behind which docs without a score could put it; of those that have some."""
+    """model -> the models before or behind which what is missing could put it; of those that lack something."""
     found: dict[str, list[str]] = {}
     for row in rows:
         if row.could_flip:
@@ -226,9 +261,10 @@ def flips(rows: Iterable[PairedRow]) -> dict[str, tuple[str, ...]]:
     return {model: tuple(others) for model, others in found.items()}
 
 
-def _row(first: str, second: str, found: PairFigures) -> PairedRow:
+def _row(dataset: str, first: str, second: str, found: PairFigures) -> PairedRow:
     low, high = (found.bounds.low, found.bounds.high) if found.bounds is not None else (0.0, 0.0)
     return PairedRow(
+        dataset=dataset,
         first=first,
         second=second,
         n=found.n,
@@ -250,6 +286,10 @@ def _row(first: str, second: str, found: PairFigures) -> PairedRow:
 
 def _bounds(result: PairResult | None) -> Interval | None:
     return result.bounds if result is not None else None
+
+
+def _whole(metric: MetricResult) -> bool:
+    return metric.n == metric.n_docs and not metric.n_partial
 
 
 def _value(metric: MetricResult) -> float:

@@ -14,12 +14,13 @@ from typing import Any
 
 from evald.predictions import Incomplete
 from evald.results import PairResult
+from evald.sandbox.interpreter import versions_now
 from evald.score import ScoreJob, score_pair
 from evald.summary import RESULT_LIMIT, write_summary
 from evald.watch import Events, Pair, Wake, Watch
-from evald.workers import OverTime, Workers
+from evald.workers import OverTime, Scorers
 from shared import claims
-from shared.atomic import sweep
+from shared.atomic import look_again, sweep
 from shared.clock import Clock, utc
 from shared.config import EvalConfig
 from shared.daemon import StopSignal
@@ -55,7 +56,7 @@ class Loop:
         work: WorkDir,
         config: EvalConfig,
         reader: HeartbeatReader,
-        workers: Workers,
+        workers: Scorers,
         events: Events | None,
         stop: StopSignal,
         wake: Wake,
@@ -76,7 +77,7 @@ class Loop:
         self._plan: Plan | None = None
         self._plan_seen: tuple[int, int, int] | None = None
         self._watch: Watch | None = None
-        self._running: dict[Pair, tuple[Future[None], ScoreJob]] = {}
+        self._running: dict[Pair, tuple[Future[str], ScoreJob]] = {}
         self._unready: dict[Pair, _Unready] = {}
         self._failed: dict[Pair, str] = {}
         self._summary: Future[None] | None = None
@@ -95,6 +96,16 @@ class Loop:
     def counters(self) -> dict[str, float]:
         waiting = len(self._watch.waiting) if self._watch is not None else 0
         return {"scored": self.done, "failed": len(self._failed), "running": len(self._running), "waiting": waiting}
+
+    def reconfigure(self, config: EvalConfig) -> None:
+        """What is decided from now on is decided by this."""
+        self._config = config
+        self._log_at = min(self._log_at, self._clock.monotonic() + config.log_interval)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a pair is being scored, or was and has not been looked at since."""
+        return bool(self._running)
 
     def step(self, now: float) -> float | None:
         self._tick()
@@ -198,6 +209,7 @@ class Loop:
         except FileNotFoundError:
             if self._plan is not None:
                 raise  # it was there: the whole work_dir is away
+            look_again(self._work.root)
             return
         if stat == self._plan_seen:
             return
@@ -250,9 +262,12 @@ class Loop:
         assert self._plan is not None
         key = (pair.model, pair.dataset)
         dataset = next(dataset for dataset in self._plan.datasets if dataset.abbr == pair.dataset)
-        job = ScoreJob(str(self._work), pair, dataset, digests, self._config.calibration_bins, self._config.sandbox)
-        if self._stands(key, job):
-            self._end(key, "done", content=job.content())
+        config = self._config
+        job = ScoreJob(
+            str(self._work), pair, dataset, digests, config.calibration_bins, config.sandbox, config.sample_log
+        )
+        if (content := self._standing(key, job)) is not None:
+            self._end(key, "done", content=content)
             return True
         if len(self._running) >= 2 * self._config.max_num_workers:
             return False  # it stays a candidate; the queue to the workers is kept short
@@ -263,13 +278,18 @@ class Loop:
         self._running[key] = (future, job)
         return True
 
-    def _stands(self, key: Pair, job: ScoreJob) -> bool:
-        """Whether the result that lies there came from the same predictions, tasks and rules."""
+    def _standing(self, key: Pair, job: ScoreJob) -> str | None:
+        """The content of the result that lies there, if it came from the same predictions, tasks and rules, and all
+        beside it is there.
+        """
         try:
             result = read_record(self._work.result(*key), PairResult, RESULT_LIMIT)
         except WorkDirError:
-            return False
-        return result is not None and result.content == job.content() and self._work.scores(*key).is_file()
+            return None
+        if result is None or result.content != job.content(versions_now(result.pythons)):
+            return None
+        files = [self._work.scores(*key)] + ([self._work.samples(*key)] if job.sample_log else [])
+        return result.content if all(path.is_file() for path in files) else None
 
     def _collect(self, now: float) -> None:
         assert self._watch is not None or not self._running
@@ -283,7 +303,7 @@ class Loop:
                     self._reset(key)
                 continue
             try:
-                future.result()
+                content = future.result()
             except (Incomplete, OSError) as error:
                 # Not the scorer's fault: a mount that went away, a full disk, files still under way.
                 tries = self._unready[key].tries + 1 if key in self._unready else 1
@@ -296,7 +316,7 @@ class Loop:
                 kind = "" if isinstance(error, TandemError) else f"{type(error).__name__}: "
                 self._end(key, "fail", f"scoring failed: {kind}{error}")
             else:
-                self._end(key, "done", content=job.content())
+                self._end(key, "done", content=content)
 
     def _end(self, key: Pair, state: PairState, reason: str = "", content: str = "") -> None:
         assert self._watch is not None

@@ -73,6 +73,11 @@ def equal(question: Question) -> bool:
     raise MathError(f"math-verify failed: {died}")
 
 
+def end() -> None:
+    """End the process, if there is one; the next question starts another."""
+    _CURRENT.drop()
+
+
 class _Child:
     """The process and its pipes: a line a question, a line an answer."""
 

@@ -28,9 +28,9 @@ def reduced(
         case "mean":
             return math.fsum(scores[:k]) / k
         case "best":
-            return max(scores[:k])
+            return float(max(scores[:k]))
         case "majority":
-            return scores[_majority(answers[:k])]
+            return float(scores[majority(answers[:k])])
         case "pass_at_k":
             return pass_at_k(len(scores), correct, k)
         case "pass_hat_k":
@@ -65,7 +65,7 @@ def pass_hat_k(n: int, correct: int, k: int) -> float:
     return math.comb(correct, k) / math.comb(n, k)
 
 
-def _majority(answers: Sequence[str | None]) -> int:
+def majority(answers: Sequence[str | None]) -> int:
     """The position of the first repeat with the most frequent answer; of equally frequent ones the first to come wins.
     White space around an answer makes no other answer of it. What extracted nothing has no vote, unless nothing else
     was extracted.

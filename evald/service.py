@@ -1,5 +1,5 @@
-"""evald: watches the work_dir, has each pair scored as soon as it is complete, and writes the summary. The only place
-that composes.
+"""evald: the process around scoring: its claim, signals, log and worker processes; runs it to an end, and tells that by
+exit status.
 
 Exit status: 0 all pairs scored; 3 some were skipped or could not be scored; 2 bad usage; 1 a fatal error.
 """
@@ -14,19 +14,17 @@ from typing import Any
 import click
 import msgspec
 
-from evald.loop import Loop
-from evald.watch import Events, Wake
+from evald.scoring import Scoring
+from evald.watch import Wake
 from evald.workers import Workers
 from shared import claims, daemon, log
 from shared.clock import SystemClock
 from shared.config import EvalConfig
 from shared.errors import UsageError
-from shared.heartbeat import HeartbeatReader, HeartbeatWriter
 from shared.layout import WorkDir
 from shared.suite import parse_suite
 
-FATAL, USAGE = 1, 2
-BEAT_INTERVAL = 5.0
+FATAL, USAGE = 1, 2  # exit statuses
 
 
 @click.command(
@@ -53,7 +51,7 @@ def main(work_dir: Path, verbose: bool, **given: Any) -> None:
     """Score each model-dataset pair in WORK_DIR as soon as its predictions are complete, while inference goes on.
 
     Ends when everything is scored, or when inferd has ended or its heartbeat has gone stale. Nothing incomplete is
-    scored.
+    scored. SIGHUP reads the suite's settings again.
     """
     sys.exit(
         run(WorkDir(work_dir), {name: value for name, value in given.items() if value is not None}, verbose=verbose)
@@ -72,16 +70,16 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
 
 
 def _claim_and_serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
-    config = msgspec.structs.replace(_read_config(work), **options)
+    config = msgspec.structs.replace(read_config(work), **options)
     claim = claims.take(work.evald_claim, timeout=claims.START_PATIENCE)
     if claim is None:
         logger.error("another evald is at work here", owner=claims.owner(work.evald_claim))
         return FATAL
     with claim:
-        return _serve(work, config, stop, logger)
+        return _serve(work, config, options, stop, logger)
 
 
-def _read_config(work: WorkDir) -> EvalConfig:
+def read_config(work: WorkDir) -> EvalConfig:
     try:
         text = work.suite.read_bytes()
     except FileNotFoundError:
@@ -89,36 +87,15 @@ def _read_config(work: WorkDir) -> EvalConfig:
     return parse_suite(text, str(work.suite), work.root, check_files=False).eval
 
 
-def _serve(work: WorkDir, config: EvalConfig, stop: daemon.StopSignal, logger: Any) -> int:
-    clock = SystemClock()
+def _serve(work: WorkDir, config: EvalConfig, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
     wake = Wake()
     stop.on_signal = wake
-    loop: Loop | None = None
-    beat = HeartbeatWriter(
-        work.eval_heartbeat,
-        clock,
-        BEAT_INTERVAL,
-        counters=lambda: (loop.counters() if loop is not None else {}) | daemon.process_figures(),
-        on_error=lambda error: logger.warning("heartbeat can't be written; trying again", error=str(error)),
-        stall_after=max(60.0, 2 * config.watch_interval),
-    )
-    beat.start()
-    events = Events(work.infer_status_root, wake, logger) if config.events else None
-    reader = HeartbeatReader(work.infer_heartbeats, clock, config.heartbeat_timeout)
     workers = Workers(config.max_num_workers, preload=["evald.service"])
+    scoring = Scoring(work, config, workers, stop, wake, SystemClock(), logger)
     try:
-        loop = Loop(work, config, reader, workers, events, stop, wake, clock, logger, beat.tick)
-        beat.set_state("running")
-        daemon.notify("READY=1")
-        daemon.run_loop(loop.step, clock.monotonic, wake.wait)
-        code = loop.finish()
-        beat.finish("finished" if not stop.event.is_set() else "aborted", loop.reason)
-        logger.info("ended", scored=loop.done, not_scored=len(loop.unscored), exit_status=code, reason=loop.reason)
-        return code
+        scoring.heed(options)
+        scoring.run()
+        return scoring.finish()
     except BaseException as error:
-        beat.finish("aborted", f"{type(error).__name__}: {error}")
+        scoring.abort(error)
         raise
-    finally:
-        if events is not None:
-            events.stop()
-        workers.stop()

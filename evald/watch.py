@@ -8,6 +8,7 @@ of new names only, each through a fresh open; a full sweep reads the statuses of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -16,6 +17,7 @@ from typing import Any
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
+from shared.atomic import look_again
 from shared.errors import WorkDirError
 from shared.layout import WorkDir, is_infer_heartbeat
 from shared.records import InferStatus, Plan, PlanPair
@@ -49,16 +51,20 @@ class Watch:
         return self._pairs.get((pair.model, pair.dataset)) == pair
 
     def scan(self, skip: Set[Pair] = frozenset()) -> Iterator[Ready]:
-        """The waiting pairs of which predictions have appeared and whose statuses say `done`, but for those in `skip`.
+        """The waiting pairs of which all predictions have appeared and whose statuses say `done`; not those in `skip`.
 
         Statuses are read as the pairs are taken: who takes one pair pays for one.
         """
         names = self._work.finished_predictions()
-        seen = {self._of_stem[name] for name in names if name in self._of_stem}
-        return self._ready(sorted((seen & self.waiting) - skip))
+        there = Counter(self._of_stem[name] for name in names if name in self._of_stem)
+        whole = {key for key, count in there.items() if count == len(self._pairs[key].shards)}
+        return self._ready(sorted((whole & self.waiting) - skip))
 
     def sweep(self, skip: Set[Pair] = frozenset()) -> Iterator[Ready]:
         """The same over all waiting pairs, whatever has appeared."""
+        look_again(self._work.infer_status_root)
+        for model in sorted({model for model, _ in self.waiting}):
+            look_again(self._work.infer_status_of(model))
         return self._ready(sorted(self.waiting - skip))
 
     def statuses(self, key: Pair) -> list[InferStatus | None]:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 from shared.errors import TandemError
 
@@ -27,6 +27,13 @@ class WorkerDied(TandemError):
 
 class OverTime(TandemError):
     """The call took longer than its limit; its process was killed."""
+
+
+class Scorers(Protocol):
+    """Whoever makes the calls: `Workers`, or `evald.inline.Inline`."""
+
+    def submit(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Future[Any]: ...
+    def stop(self) -> None: ...
 
 
 class Workers:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from inferd.adapters import ModelAdapter
+from inferd.adapters.likelihood import ROUNDING
 from inferd.outcome import outcome_of
 from shared.clock import Clock, utc
 from shared.config import Price
@@ -36,6 +37,7 @@ class Redact:
 class Ended:
     """An attempt that ended. Exactly one of an answer's outcome and an error. line: for the journal, without
     newline. message: the error's text as it may be kept: without secrets, writable as UTF-8, cut. latency: seconds.
+    said: the answer as it is in the line, where later turns of a chat wait for it.
     """
 
     line: bytes
@@ -47,19 +49,30 @@ class Ended:
     usage: Usage | None
     served_model: str | None
     system_fingerprint: str | None
+    said: Generation | None = None
 
 
 class Asker:
     """Makes the attempts at one model. Thread-safe.
 
     `ask` waits for the answer. Who carries the call by other means takes `adapter.call` and hands what came to `ended`.
+    on_defect: told what an adapter raises that is no AttemptError, before it ends as an error; what it raises itself
+    goes up to whoever asks.
     """
 
-    def __init__(self, adapter: ModelAdapter, price: Price, clock: Clock, redact: Redact) -> None:
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        price: Price,
+        clock: Clock,
+        redact: Redact,
+        on_defect: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
         self.adapter = adapter
         self._price = price
         self._clock = clock
         self._redact = redact
+        self._on_defect = on_defect
         self._endpoint: str = getattr(adapter, "endpoint", "")
 
     def ask(self, request: Request, attempt: int) -> Ended:
@@ -69,7 +82,7 @@ class Asker:
         return self.ended(request, attempt, started, lambda: getattr(self.adapter, method)(prompt, request.task))
 
     def ended(self, request: Request, attempt: int, started: float, answer: Callable[[], object]) -> Ended:
-        """What `answer()` comes to. Never raises: whatever an adapter does ends as an outcome or a classed error.
+        """What `answer()` comes to. Never raises that: whatever an adapter does ends as an outcome or a classed error.
 
         started: when the call was sent, by the clock's monotonic time.
         """
@@ -84,6 +97,7 @@ class Asker:
         except AttemptError as raised:
             error = _sound(raised)
         except BaseException as raised:  # noqa: BLE001  # a worker's edge: a defect ends one request
+            self._on_defect(raised)
             error = Permanent("adapter", described(raised))
         latency = self._clock.monotonic() - started
         if generation is not None:
@@ -142,16 +156,22 @@ class Asker:
             line = encode_record(record)
         kept = _decode(line).generation  # what can't be read back would be no answer when it is merged
         assert kept is not None
-        return Ended(line, outcome, None, "", latency, cost, usage, kept.served_model, kept.system_fingerprint)
+        said = kept if request.later else None
+        return Ended(line, outcome, None, "", latency, cost, usage, kept.served_model, kept.system_fingerprint, said)
 
 
 def _complete(generation: Generation, request: Request) -> Generation:
-    """Raises Permanent when a likelihood was asked for and none came: nothing may be made of that."""
+    """Raises Permanent when a likelihood was asked for and none came, or one that is no likelihood: nothing may be made
+    of that. -inf is one.
+    """
     if request.prompt.request_type in (UNSET, "generate_until"):
         return generation
     told = generation.loglikelihood
     if told is None or math.isnan(told):
         raise Permanent("adapter", f"{request.prompt.request_type} returned a Generation without a loglikelihood")
+    if told > ROUNDING:
+        text = f"returned a loglikelihood of {told:g}: expected the logarithm of a probability, 0 or less"
+        raise Permanent("adapter", f"{request.prompt.request_type} {text}")
     return generation
 
 

@@ -70,6 +70,11 @@ class Engine(Generic[J]):
         self._jobs.append(job)
         self._rouse()
 
+    def resize(self, size: int) -> None:
+        """From now on so many calls may be in flight."""
+        self._size = size
+        self._rouse()
+
     def abandon(self, job: J) -> None:
         """The job's deadline passed and nothing came. There is no thread to replace: libcurl breaks the call off."""
 
@@ -96,6 +101,8 @@ class Engine(Generic[J]):
 
     def _run(self) -> None:
         while not self._broken_off and not (self._ending and not self._multi and not self._jobs):
+            if self._multi.connections != self._size:
+                self._multi.keep(self._size)
             ended = self._start_submitted()
             self._asleep = True
             came = self._poll(0.0 if ended or self._jobs or self._ending or self._broken_off else IDLE)

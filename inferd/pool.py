@@ -25,13 +25,22 @@ class Pool(Generic[J]):
         self._work = work
         self._jobs: SimpleQueue[J | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._wanted = 0  # threads that take jobs: neither told to end, nor hung
         self._abandoned: set[J] = set()
         self._lock = threading.Lock()
 
     def submit(self, job: J) -> None:
-        if len(self._threads) < self._size:
+        if self._wanted < self._size:
+            self._wanted += 1
             self._start()
         self._jobs.put(job)
+
+    def resize(self, size: int) -> None:
+        """From now on at most `size` threads; those too many end once they are idle."""
+        self._size = size
+        while self._wanted > size:
+            self._wanted -= 1
+            self._jobs.put(None)
 
     def abandon(self, job: J) -> None:
         """The thread that has this job hangs: let another do the work that is left."""

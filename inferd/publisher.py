@@ -20,6 +20,7 @@ class Publisher:
         self._written: dict[Path, InferStatus] = {}
         self._changed = threading.Condition()
         self._stopping = False
+        self._writing = False
         self._count = 0  # of files written
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._thread.start()
@@ -30,7 +31,16 @@ class Publisher:
             if old is not None:
                 check_transition(old.state, status.state)
             self._latest[path] = status
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until all that was posted is written; False when for `timeout` seconds none of it could be."""
+        before = -1
+        with self._changed:
+            while (self._latest or self._writing) and before != self._count:
+                before = self._count
+                self._changed.wait_for(lambda: not self._latest and not self._writing, timeout)
+            return not self._latest and not self._writing
 
     def stop(self, timeout: float) -> bool:
         """Write what is left; False when for `timeout` seconds none of it could be written. A slow disk takes the time
@@ -38,7 +48,7 @@ class Publisher:
         """
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
         before = -1
         while self._thread.is_alive() and before != self._count:
             before = self._count
@@ -54,6 +64,7 @@ class Publisher:
                 while not self._latest and not self._stopping:
                     self._changed.wait()
                 batch, self._latest = self._latest, {}
+                self._writing = True
                 last = self._stopping  # asked before the writing: what is posted during it needs another round
             failed = False
             for path, status in batch.items():
@@ -68,5 +79,7 @@ class Publisher:
                     with self._changed:
                         self._latest.setdefault(path, status)
             with self._changed:
+                self._writing = False
+                self._changed.notify_all()
                 if last and (failed or not self._latest):
                     return

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from evald import calibration, results  # noqa: E402  # after the path is set, so that a bare clone works
+from evald import calibration, results, samples  # noqa: E402  # after the path is set, so that a bare clone works
 from evald.stats import means  # noqa: E402
 from inferd.adapters import failures  # noqa: E402
 from inferd.outcome import RULES  # noqa: E402
@@ -30,8 +30,13 @@ WORK_DIR = ROOT / "docs" / "work_dir.md"
 ERRORS = ROOT / "docs" / "errors.md"
 RECORDS = (
     records.Plan,
+    records.PlanDataset,
+    records.PlanPair,
+    records.PlanShard,
     records.TaskSpec,
     records.Heartbeat,
+    records.Command,
+    records.Acknowledgement,
     records.InferStatus,
     records.Straggler,
     records.Attempt,
@@ -45,6 +50,7 @@ RECORDS = (
     means.Clusters,
     calibration.CalibrationSums,
     records.EvalRun,
+    samples.SampleLine,
 )
 
 
@@ -53,8 +59,8 @@ def work_dir_page() -> str:
     parts = [
         "# The files of a work_dir",
         "",
-        "<!-- Written by scripts/make_docs.py from the docstrings of shared/layout.py, shared/records.py and "
-        "evald/results.py. -->",
+        "<!-- Written by scripts/make_docs.py from the docstrings of shared/layout.py, shared/records.py, "
+        "evald/results.py and evald/samples.py. -->",
         "",
         tree[0],
         "",

@@ -27,29 +27,37 @@ class AnswerIndex:
     tally, told: over all attempts in the journals. damaged: lines that are no records. duplicates: answers in the
     journals beyond the first to the same request: paid for twice.
 
-    What is journalled after the reading can be added, so that nobody needs to read it again.
+    merged: which of the paths are predictions. What is journalled after the reading can be added, so that nobody needs
+    to read it again.
     """
 
     def __init__(
-        self, journals: Iterable[Path], predictions: Path | None = None, *, tick: Callable[[], None] = lambda: None
+        self,
+        journals: Iterable[Path],
+        predictions: Iterable[Path] = (),
+        *,
+        docs: range | None = None,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """predictions: the shard's predictions file, if there is one: it answers for journals that were
-        cleared away.
+        """predictions: they answer for journals that were cleared away. docs: the shard's, None for all; what the files
+        say of others is none of its business. What isn't there is passed over.
         """
-        found = tuple(path for path in journals if path.is_file())  # to open a FIFO would block for ever
-        self.paths = found + ((predictions,) if predictions is not None else ())
+        # To open a FIFO would block for ever.
+        found, merged = ([path for path in paths if path.is_file()] for paths in (journals, predictions))
+        self.paths = (*found, *merged)
+        self.merged = frozenset(merged)
         self.damaged = 0
         self.tally = Tally()
         self.told = Told()
         self._columns = columns = _Columns()
-        asked = 0
+        asked = journalled = 0
         for number, path in enumerate(self.paths):
-            kind: type[Attempt] | type[Prediction] = Prediction if path is predictions else Attempt
-            for offset, length, row in read_rows(path, kind, self._count_damage):
+            kind: type[Attempt] | type[Prediction] = Prediction if path in self.merged else Attempt
+            for offset, length, row in read_rows(path, kind, self._count_damage, docs):
                 generation = row.generation
                 if isinstance(row, Attempt):
                     self.tally.count(row.error, generation.usage if generation else None, row.cost)
-                elif not found:  # the journals were cleared away: it says what was paid
+                elif not journalled:  # the journals were cleared away: it says what was paid
                     self.tally.attempts += row.attempts
                     self.tally.pay(generation.usage if generation else None, row.cost)
                 if generation is not None:
@@ -58,8 +66,8 @@ class AnswerIndex:
                     columns.add(order, key64(row.key), number, length, offset, _CODES[row.outcome])
                     if len(columns) % _BLOCK == 0:
                         tick()
-            if path is not predictions:
-                asked = len(columns)
+            if path not in self.merged:
+                asked, journalled = len(columns), self.tally.attempts
         self._table = columns.table()
         self.duplicates = self._table.duplicates(asked)
         self._fresh = Fresh()
@@ -71,6 +79,12 @@ class AnswerIndex:
     def cursor(self, start: int = 0) -> Cursor:
         """Over what was found, from the order `start` on. None may be in use when more is absorbed."""
         return Cursor(self._table, start)
+
+    def lookup(self) -> Callable[[int, int], Found | None]:
+        """Finds an answer among what was found, by `order_of` and `key64`, whatever was asked about before; from any
+        thread, and while more is absorbed. Holds on to 4 bytes an answer.
+        """
+        return self._table.find
 
     def add(self, path: Path, answers: Iterable[tuple[int, int, int, int, str]]) -> None:
         """(order, key, offset, length, outcome) of answers that were appended to the journal `path` since."""
@@ -159,7 +173,7 @@ class _Table:
     def rows(self, start: int) -> Iterator[tuple[int, int, int, int, int, int]]:
         """(order, key, file, length, offset, outcome), from the order `start` on."""
         columns = self._columns
-        first = bisect_left(range(len(self._rows)), start, key=lambda place: columns.order[self._rows[place]])
+        first = self._place(start)
         all_of = [
             np.frombuffer(column, column.typecode)
             for column in (columns.order, columns.key, columns.file, columns.length, columns.offset, columns.outcome)
@@ -168,6 +182,22 @@ class _Table:
         for block in range(first, len(self._rows), _BLOCK):
             rows = self._rows[block : block + _BLOCK]
             yield from zip(*(column[rows].tolist() for column in all_of), strict=True)
+
+    def find(self, order: int, key: int) -> Found | None:
+        columns = self._columns
+        for place in range(self._place(order), len(self._rows)):
+            row = int(self._rows[place])
+            if columns.order[row] != order:
+                return None
+            if columns.key[row] == key:
+                outcome = ANSWER_KINDS[columns.outcome[row]]
+                return Found(columns.file[row], columns.offset[row], columns.length[row], outcome)
+        return None
+
+    def _place(self, order: int) -> int:
+        """Of the first row that isn't before it."""
+        orders = self._columns.order
+        return bisect_left(range(len(self._rows)), order, key=lambda place: orders[self._rows[place]])
 
     def duplicates(self, first: int) -> int:
         """Among the first so many rows that were added: how many have the order and the key of an earlier one."""

@@ -50,17 +50,29 @@ class SignalEvent(threading.Event):
 
 
 class StopSignal:
-    """Set by SIGTERM and SIGINT; a second one of either asks to hurry."""
+    """Set by SIGTERM and SIGINT, or by somebody else who asks; a second one of either asks to hurry. SIGHUP stops
+    nothing: who wants to hear of it sets `on_hangup`.
+    """
 
     def __init__(self) -> None:
         self.event = SignalEvent()
         self.hurry = SignalEvent()
         self.name = ""
         self.on_signal: Callable[[], None] = lambda: None
+        self.on_hangup: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGHUP, lambda number, frame: self.on_hangup())
+
+    def ask(self, name: str, *, hurry: bool = False) -> None:
+        """As a signal would, for somebody else's reason. From any thread."""
+        if hurry:
+            self.hurry.set()
+        self.name = name
+        self.event.set()
+        self.on_signal()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -18,8 +18,10 @@ from typing import Literal
 
 from shared.clock import Clock, utc
 from shared.errors import WorkDirError
-from shared.records import DaemonState, Heartbeat
+from shared.records import Acknowledgement, DaemonState, Heartbeat
 from shared.status import read_record, write_record
+
+ACKNOWLEDGED = 16  # commands that a beat tells of
 
 
 class HeartbeatWriter:
@@ -33,6 +35,7 @@ class HeartbeatWriter:
         counters: Callable[[], dict[str, float]] = dict,
         on_error: Callable[[Exception], None] = lambda error: None,
         stall_after: float = 60.0,
+        on_beat: Callable[[Heartbeat], None] = lambda beat: None,
     ) -> None:
         self.boot_id = uuid.uuid4().hex
         self._path = path
@@ -41,8 +44,10 @@ class HeartbeatWriter:
         self._counters = counters
         self._on_error = on_error
         self._stall_after = stall_after
+        self._on_beat = on_beat
         self._state: DaemonState = "starting"
         self._reason = ""
+        self._acknowledged: tuple[Acknowledgement, ...] = ()
         self._seq = 0
         self._ticked = clock.monotonic()
         self._changed = threading.Event()
@@ -62,6 +67,19 @@ class HeartbeatWriter:
         """Tell the new state at once, not at the next beat."""
         self._state, self._reason = state, reason
         self.tick()
+        self._changed.set()
+
+    def set_interval(self, interval: float) -> None:
+        """Beat so often from now on."""
+        self._interval = interval
+        self._changed.set()
+
+    def set_stall_after(self, seconds: float) -> None:
+        self._stall_after = seconds
+
+    def acknowledge(self, word: Acknowledgement) -> None:
+        """Tell at once what became of a command."""
+        self._acknowledged = (*self._acknowledged, word)[-ACKNOWLEDGED:]
         self._changed.set()
 
     def finish(self, state: Literal["finished", "aborted"], reason: str = "", timeout: float = 10.0) -> None:
@@ -90,20 +108,20 @@ class HeartbeatWriter:
         if not self._path.parent.is_dir():  # a mount went away: a folder made here would hide it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path.parent))
         self._seq += 1
-        write_record(
-            self._path,
-            Heartbeat(
-                time=utc(self._clock.time()),
-                seq=self._seq,
-                boot_id=self.boot_id,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                state=self._state,
-                interval=self._interval,
-                reason=self._reason,
-                counters=self._counters(),
-            ),
+        beat = Heartbeat(
+            time=utc(self._clock.time()),
+            seq=self._seq,
+            boot_id=self.boot_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=self._state,
+            interval=self._interval,
+            reason=self._reason,
+            counters=self._counters(),
+            acknowledged=self._acknowledged,
         )
+        self._on_beat(beat)
+        write_record(self._path, beat)
 
 
 Verdict = Literal["missing", "alive", "stale", "finished", "aborted"]
@@ -122,6 +140,10 @@ class HeartbeatReader:
         self.moved = False  # a beat was seen to change, rather than to lie there from an earlier run
         self.trouble = ""
         self.last: Heartbeat | None = None
+
+    def set_timeout(self, timeout: float) -> None:
+        """How long an unchanged beat counts as alive from now on."""
+        self._timeout = timeout
 
     def look(self) -> Verdict:
         """Read the beats once.

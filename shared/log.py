@@ -16,11 +16,11 @@ MAX_BYTES = 64 << 20
 BACKUPS = 4
 
 
-def configure(daemon: str, file: Path | None, *, verbose: bool = False) -> Any:
+def configure(daemon: str, file: Path | None, *, verbose: bool = False, quiet: bool = False) -> Any:
     """Set up logging for one process and return its logger. file: where the JSON lines go; None for nowhere.
 
-    On stderr stand readable lines, from `info` up (`debug` with verbose). A log file that can't be opened or written to
-    never stops the daemon: what it says goes to stderr.
+    On stderr stand readable lines, from `info` up (`debug` with verbose, `warning` with quiet). A log file that can't
+    be opened or written to never stops the daemon: what it says goes to stderr.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -45,6 +45,8 @@ def configure(daemon: str, file: Path | None, *, verbose: bool = False) -> Any:
             ]
         )
     )
+    if quiet:
+        console.setLevel(logging.WARNING)
     root.addHandler(console)
     logging.raiseExceptions = False
     if file is not None:

@@ -8,12 +8,16 @@ surrogate pair, which UTF-8 can't carry, counts as U+FFFD.
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import re2
+
+ENGINE = f"google-re2 {importlib.metadata.version('google-re2')}"
+"""What decides what a pattern takes."""
 
 MAX_PATTERN = 1000
 """Characters of a pattern."""

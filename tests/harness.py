@@ -80,6 +80,8 @@ def _pairs(table: dict[str, Any]) -> list[str]:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(_pairs(value)) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
 
 

@@ -27,6 +27,7 @@ each distinct body; then the answer is the default one.
     error200, error200-502, error200-flat, logprobs, logprobs-inf, logprobs-null, logprobs-nan, logprobs-positive,
     long, filter, refusal, tool, function, reasoning, reasoning-only, prompt-too-long, finish-error, u2028, seed
                         status 200, and such a body; seed: the text is the seed that was sent, or `none`
+    history             the text is a digest of all turns as they came (`told_of`)
     drift<N>            the model and the fingerprint that are named change with the number in the prompt, modulo N
     garbled             what is no HTTP
     401, 404, 400ctx, 400neg, 400llama, 400param, 400flat, 400filter, 400credit, errorlist, 422detail, quota, billing,
@@ -49,6 +50,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+import math
 import os
 import re
 import socket
@@ -85,6 +87,7 @@ class _Turn(msgspec.Struct):
 
 class _Asked(msgspec.Struct):
     messages: list[_Turn] = []
+    prompt: str | None = None  # of /completions
     stream: bool = False
 
 
@@ -128,7 +131,7 @@ class Stats:
 class Request:
     """One request as it came; how: the behaviour that was asked for."""
 
-    __slots__ = ("body", "digest", "head", "how", "stream", "text")
+    __slots__ = ("body", "digest", "head", "how", "plain", "stream", "text")
 
     def __init__(self, head: bytes, body: bytes) -> None:
         self.head = head
@@ -137,11 +140,13 @@ class Request:
         self.digest = hashlib.sha256(body).digest()
         try:
             asked = _decode(body)
-            self.text = next((turn.content for turn in reversed(asked.messages) if turn.role == "user"), "")
+            self.plain = asked.prompt is not None
+            last = next((turn.content for turn in reversed(asked.messages) if turn.role == "user"), "")
+            self.text = last if asked.prompt is None else asked.prompt
             self.stream = asked.stream
         except msgspec.DecodeError:
             self.text = ""
-            self.stream = False
+            self.stream = self.plain = False
 
     def header(self, name: str) -> str:
         found = re.search(rb"\r\n" + name.encode() + rb": *([^\r]*)", self.head, re.IGNORECASE)
@@ -266,7 +271,14 @@ class Connection(asyncio.Protocol):
             self.finish(request, *_canned(request))
 
     def answer_well(self, request: Request) -> None:
-        if request.stream or request.how == "stream":
+        if request.plain:
+            reply = [*_reply(request.text)] if request.stream else [_reply(request.text)]
+            whole = [_plain_completion(text, "stop" if last else None) for text, last in _with_last(reply)]
+            if request.stream:
+                self.finish_stream(request, b"".join([*map(_event, whole), b"data: [DONE]\n\n"]))
+            else:
+                self.finish(request, 200, whole[0])
+        elif request.stream or request.how == "stream":
             self.finish_stream(request, _events([_reply(request.text)]))
         else:
             self.finish(request, 200, _completion(_reply(request.text)))
@@ -388,6 +400,22 @@ def _completion(text: str) -> bytes:
             "usage": _usage(text),
         }
     )
+
+
+def _with_last(texts: list[str]) -> list[tuple[str, bool]]:
+    return [(text, at == len(texts) - 1) for at, text in enumerate(texts)]
+
+
+def _plain_completion(text: str, finish: str | None) -> bytes:
+    """As `/completions` has it, whole or a piece of a stream; each text is a token of probability 1/2."""
+    logprobs = {"tokens": [text], "token_logprobs": [-math.log(2)], "top_logprobs": None, "text_offset": [0]}
+    choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": logprobs}
+    return _encode({"object": "text_completion", "model": "fake-2026-01", "choices": [choice], "usage": _usage(text)})
+
+
+def told_of(messages: list[dict[str, str]]) -> str:
+    """What `history` answers to a chat."""
+    return hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
@@ -593,6 +621,8 @@ def _canned(request: Request) -> tuple[int, bytes] | tuple[int, bytes, bytes] | 
     elif how == "finish-error":
         message["content"] = ""
         choice["finish_reason"] = "error"
+    elif how == "history":
+        message["content"] = told_of(json.loads(request.body)["messages"])
     elif how == "seed":
         message["content"] = str(json.loads(request.body).get("seed", "none"))
     elif how.startswith("drift"):

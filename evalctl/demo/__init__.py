@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 from rich.console import Console
 
-from evalctl.run import run_daemons
+from evalctl.run import run_daemons, tell_what_is_kept
 from evalctl.submit import submit
 from evald.leaderboard import Report
 from evald.sandbox import choice
@@ -56,6 +56,7 @@ def run(folder: Path, console: Console, *, with_local_model: bool, progress: boo
         replace(source / "suite.toml", suite.encode())
         submit(source / "suite.toml", work)
         ended = run_daemons(work, console, progress=progress)
+        tell_what_is_kept(work, console, ended)
         report = read_report(work)
     except (TandemError, OSError) as error:
         code = error.exit_code if isinstance(error, TandemError) else 1

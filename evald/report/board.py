@@ -14,7 +14,7 @@ SHOWN_NAMES = 5
 
 def head(report: Report, *, datasets: bool = True) -> list[str]:
     """datasets: with a column for each."""
-    return ["rank", "model", "score", "95 %", "ranks", "micro", "docs", "ECE", *(names(report) if datasets else [])]
+    return ["rank", "model", "score", "95 %", "ranks", "micro", "docs", "ECE", *(titles(report) if datasets else [])]
 
 
 def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
@@ -35,8 +35,8 @@ def rows(report: Report, *, datasets: bool = True) -> Iterator[list[str]]:
 
 def by_dataset(report: Report) -> Iterator[list[str]]:
     """A row for each dataset: its name, then each model's score in the order of the leaderboard."""
-    for name in names(report):
-        yield [name, *(_cell(standing, name) for standing in report.leaderboard)]
+    for name, title in zip(names(report), titles(report), strict=True):
+        yield [title, *(_cell(standing, name) for standing in report.leaderboard)]
 
 
 def names(report: Report) -> list[str]:
@@ -44,9 +44,22 @@ def names(report: Report) -> list[str]:
     return list(dict.fromkeys(name for standing in report.leaderboard for name in standing.datasets))
 
 
+def titles(report: Report) -> list[str]:
+    """The same as they head a table: with the part that is asked where that isn't all."""
+    parts = {one.dataset: f"{one.docs}/{one.rows if one.rows is not None else '?'}" for one in report.limited}
+    return [f"{name} ({parts[name]})" if name in parts else name for name in names(report)]
+
+
+def limits(report: Report) -> Iterator[str]:
+    """Which datasets are asked in part."""
+    for one in report.limited:
+        rows = f" of {one.rows}" if one.rows is not None else ""
+        yield f"{one.dataset}: {one.docs}{rows} docs (limit {one.limit})"
+
+
 def notes(report: Report) -> Iterator[str]:
-    """A star in the table is explained, with the range that the missing docs leave open; a dash too, but for those that
-    stand among the report's errors.
+    """A star in the table is explained, with the range that missing docs and repeats leave open; a dash too, but for
+    those that stand among the report's errors.
     """
     told = {(fault.model, fault.dataset) for fault in report.errors}
     for standing in report.leaderboard:
@@ -60,13 +73,16 @@ def notes(report: Report) -> Iterator[str]:
                 yield f"* {standing.model} x {name}: {', '.join(missing)}; {within}"
 
     for standing in report.leaderboard:
-        if standing.rank is None and standing.score is not None:
+        if standing.not_met:
+            met = f"{standing.pairs} of {standing.pairs + standing.not_met} datasets"
+            yield f"* {standing.model}: no rank: by the plan it meets {met}, and its mean is over those"
+        elif standing.rank is None and standing.score is not None:
             within = numbers.span(standing.bounds)
             yield f"* {standing.model}: no rank, for want of scores; with them its score lies in {within}"
         if standing.could_flip:
             names = ", ".join(standing.could_flip[:SHOWN_NAMES])
             more = f" and {more} more" if (more := len(standing.could_flip) - SHOWN_NAMES) > 0 else ""
-            yield f"* {standing.model}: docs without a score could turn its order with {names}{more}"
+            yield f"* {standing.model}: missing scores could turn its order with {names}{more}"
 
 
 def legend(report: Report) -> str:
@@ -75,8 +91,8 @@ def legend(report: Report) -> str:
         "Percent ± standard error, 95 % interval. ranks: those that paired comparisons leave open "
         "(Holm over all pairs, 5 %)"
     )
-    if any(standing.rank is None and standing.score is not None for standing in report.leaderboard):
-        text += "; models without a rank lack scores and aren't ranked against complete ones"
+    if any(one.rank is None and one.score is not None and not one.not_met for one in report.leaderboard):
+        text += "; models without a rank lack scores of docs and aren't ranked against the others"
     if report.pairs_not_compared:
         text += f"; {report.pairs_not_compared} pairs of models are not compared, only the best {MAX_COMPARED} models"
     return f"{text}."

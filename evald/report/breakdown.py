@@ -11,6 +11,7 @@ from typing import NamedTuple
 from evald.comparisons import PairedRow
 from evald.leaderboard import Cell, MetricFigures, Report
 from evald.report import numbers
+from evald.sandbox.failure import FAILURES
 
 SHOWN = 45  # rows
 SHOWN_MODELS = 8  # beside each other
@@ -24,6 +25,9 @@ class Table(NamedTuple):
     rows: list[list[str]]
     left_out: int = 0
     unmade: int = 0
+
+
+_PAIR = ["first", "second", "difference", "95 %", "p", "p (Holm)", "separable", "detectable", "docs"]
 
 
 def groups(report: Report) -> Table:
@@ -53,8 +57,17 @@ def pairs(report: Report) -> Table:
         ),
     )
     rows = (_pair(row, swapped=place.get(row.first, 0) > place.get(row.second, 0)) for row in ordered)
-    head = ["first", "second", "difference", "95 %", "p", "p (Holm)", "separable", "detectable", "docs"]
-    return _cut(head, rows, len(ordered), report.pairs_not_compared)
+    return _cut(_PAIR, rows, len(ordered), report.pairs_not_compared)
+
+
+def dataset_pairs(report: Report) -> Table:
+    """Dataset by dataset, in the order of the suite; then as `pairs`."""
+    place = {standing.model: at for at, standing in enumerate(report.leaderboard)}
+    rows = [
+        [row.dataset, *_pair(row, swapped=place.get(row.first, 0) > place.get(row.second, 0))]
+        for row in islice(report.pairwise_by_dataset, SHOWN)
+    ]
+    return _cut(["dataset", *_PAIR], iter(rows), len(report.pairwise_by_dataset), report.dataset_pairs_not_compared)
 
 
 def corpus_pairs(report: Report) -> Table:
@@ -64,8 +77,8 @@ def corpus_pairs(report: Report) -> Table:
             row.metric,
             row.first,
             row.second,
-            numbers.points(row.difference, row.stderr),
-            numbers.span(row.interval),
+            numbers.amount(row.difference, row.stderr, percent=row.percent, sign="+"),
+            numbers.amounts(row.interval, percent=row.percent),
             numbers.chance(row.p),
             numbers.chance(row.p_holm),
         ]
@@ -84,7 +97,26 @@ def metrics(report: Report) -> Table:
         if len(cell.metrics) > 1 or any(metric.corpus is not None or metric.n_errors for metric in cell.metrics)
         for metric in cell.metrics
     ]
-    return _cut(["model", "dataset", "metric", "docs", "score", "95 %", "whole dataset", "95 %", "no score"], rows)
+    head = ["model", "dataset", "metric", "docs", "score", "95 %", "bounds", "whole dataset", "95 %", "no score"]
+    return _cut(head, rows)
+
+
+def failures(report: Report) -> Table:
+    """Of the metrics that tell why an answer is wrong: a column for each reason that any pair has."""
+    found = [
+        (standing.model, dataset, metric)
+        for standing in report.leaderboard
+        for dataset, cell in standing.datasets.items()
+        for metric in cell.metrics
+        if metric.failures
+    ]
+    named = {name for _, _, metric in found for name in metric.failures}
+    reasons = [*(name for name in FAILURES if name in named), *sorted(named - set(FAILURES))]
+    rows = [
+        [model, dataset, metric.name, *(str(metric.failures.get(name, 0)) for name in reasons)]
+        for model, dataset, metric in found
+    ]
+    return _cut(["model", "dataset", "metric", *reasons], rows)
 
 
 def categories(report: Report) -> Table:
@@ -146,13 +178,16 @@ def _pair(row: PairedRow, *, swapped: bool) -> list[str]:
 
 
 def _metric(metric: MetricFigures) -> Sequence[str]:
+    lacking = metric.n < metric.n_docs or metric.n_partial
+    star = "*" if lacking and metric.corpus is not None else ""
     return (
         metric.name,
-        str(metric.n),
+        numbers.docs(metric.n, metric.n_docs, metric.n_partial),
         numbers.with_error(metric.mean, metric.stderr),
         numbers.span(metric.interval),
-        numbers.with_error(metric.corpus, metric.corpus_stderr),
-        numbers.span(metric.corpus_interval),
+        numbers.span(metric.bounds) if lacking else numbers.UNKNOWN,
+        numbers.amount(metric.corpus, metric.corpus_stderr, percent=metric.corpus_percent) + star,
+        numbers.amounts(metric.corpus_interval, percent=metric.corpus_percent),
         f"{metric.n_errors}: {metric.reason[:SHOWN_REASON]}" if metric.n_errors else "",
     )
 
@@ -161,7 +196,10 @@ def _category(cell: Cell | None, category: str) -> str:
     found = next((one for one in cell.categories if one.category == category), None) if cell is not None else None
     if found is None:
         return numbers.UNKNOWN
-    return f"{numbers.with_error(found.mean, found.stderr)} [{numbers.span(found.interval)}] of {found.n}"
+    told = numbers.with_error(found.mean, found.stderr) + (f" [{numbers.span(found.interval)}]" if found.n else "")
+    text = f"{told} of {numbers.docs(found.n, found.n_docs, found.n_partial)}"
+    whole = found.n == found.n_docs and not found.n_partial
+    return text if whole else f"{text}, bounds {numbers.span(found.bounds)}"
 
 
 def _cut(head: list[str], rows: Iterable[list[str]], total: int | None = None, unmade: int = 0) -> Table:

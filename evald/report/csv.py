@@ -13,7 +13,7 @@ COLUMNS = (
     "rank", "model", "dataset", "state", "metric", "mean", "stderr", "low", "high", "n", "n_docs", "coverage", "reason",
     *OUTCOMES, "unextracted", "served_changed", "bound_low", "bound_high", "clusters", "rank_best", "rank_worst",
     "complete", "not_run",
-    "n_partial",
+    "n_partial", "limit", "rows", "instances", "requests", "attempts",
 )  # fmt: skip
 
 
@@ -21,6 +21,7 @@ def leaderboard_csv(report: Report) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
+    limited = {one.dataset: one for one in report.limited}
     for standing in report.leaderboard:
         for dataset, cell in standing.datasets.items():
             low, high = (cell.interval.low, cell.interval.high) if cell.interval is not None else (None, None)
@@ -34,6 +35,8 @@ def leaderboard_csv(report: Report) -> str:
                 cell.clusters, standing.rank_best, standing.rank_worst, standing.complete,
                 cell.outcomes.get("not_run", 0) if cell.state == "scored" else None,
                 cell.n_partial if cell.state == "scored" else None,
+                *((str(part.limit), part.rows) if (part := limited.get(dataset)) is not None else (None, None)),
+                cell.instances, cell.requests, cell.attempts if cell.state == "scored" else None,
             )  # fmt: skip
             writer.writerow([_harmless(value) if isinstance(value, str) else value for value in row])
     return out.getvalue()

@@ -18,14 +18,24 @@ _LINK = re.compile(r"@|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 _GROUPS = "macro: each dataset of the same weight; micro: over all docs; weighted: by the group's weights."
 _PAIRS = (
     "First minus second over the docs that both have, in percentage points. separable: p (Holm) is below 0.05; with "
-    "\\*, docs without a score could turn the order. detectable: the difference found with a power of 0.8."
+    "\\*, missing scores could turn the order. detectable: the difference found with a power of 0.8."
 )
-_CORPUS_PAIRS = "First minus second, in percentage points, by paired bootstrap over the same docs."
+_DATASET_PAIRS = "The same on each dataset; p (Holm) is over all pairs of this table."
+_CORPUS_PAIRS = (
+    "First minus second, shares in percentage points, by paired bootstrap over the same docs; of pairs that lack no "
+    "answer."
+)
 _METRICS = (
-    "Percent ± standard error. whole dataset: of metrics whose value for a dataset isn't the mean over docs. no score: "
-    "docs with an answer that the metric has no score of, and why not, of the first."
+    "Percent ± standard error. docs: those with a score, of those that name the metric; with \\*, some lack repeats. "
+    "bounds: the score if what is missing were all wrong, and all right. whole dataset: of metrics whose value for a "
+    "dataset isn't the mean over docs; with \\*, of what there is. no score: docs with an answer that the "
+    "metric has no score of, and why not, of the first."
 )
-_CATEGORIES = "Percent ± standard error, 95 % interval, number of docs."
+_CATEGORIES = (
+    "Percent ± standard error, 95 % interval, docs with a score; where some lack one or, with \\*, some of their "
+    "repeats, bounds too: the score if what is missing were all wrong, and all right."
+)
+_FAILURES = "Answers by why their program fails."
 _RELIABILITY = "Accuracy / mean confidence (answers), by bins of confidence."
 
 
@@ -51,8 +61,10 @@ def markdown(report: Report) -> str:
         *_outcomes(report),
         *_section("Groups of datasets", _GROUPS, breakdown.groups(report)),
         *_section("Paired differences", _PAIRS, breakdown.pairs(report)),
+        *_section("Paired differences by dataset", _DATASET_PAIRS, breakdown.dataset_pairs(report)),
         *_section("Paired differences of whole datasets", _CORPUS_PAIRS, breakdown.corpus_pairs(report)),
         *_section("Metrics", _METRICS, breakdown.metrics(report)),
+        *_section("Failures", _FAILURES, breakdown.failures(report)),
         *_section("Categories", _CATEGORIES, breakdown.categories(report)),
         "## Calibration",
         "",
@@ -72,7 +84,7 @@ def markdown(report: Report) -> str:
 
 def _notes(report: Report) -> list[str]:
     # A star that begins a note would make a list within the list.
-    notes = [f"- {_text(note)}" for note in (*board.notes(report), *board.drift(report))]
+    notes = [f"- {_text(note)}" for note in (*board.limits(report), *board.notes(report), *board.drift(report))]
     return [*notes, ""] if notes else []
 
 

@@ -38,6 +38,17 @@ def points(difference: float | None, stderr: float | None) -> str:
     return f"{100 * difference:+.1f}" + (f" ± {100 * stderr:.1f}" if stderr is not None else "")
 
 
+def amount(value: float | None, stderr: float | None, *, percent: bool, sign: str = "") -> str:
+    """Of a whole dataset: a share, or with percent false a number as it is, such as a perplexity."""
+    if percent or value is None:
+        return points(value, stderr) if sign else with_error(value, stderr)
+    return f"{value:{sign}.5g}" + (f" ± {stderr:.3g}" if stderr is not None else "")
+
+
+def amounts(value: Interval | None, *, percent: bool) -> str:
+    return span(value) if percent or value is None else f"{value.low:.5g} to {value.high:.5g}"
+
+
 def chance(p: float | None) -> str:
     """A p-value; never 0."""
     if p is None:
@@ -83,6 +94,11 @@ def cell(value: Cell) -> str:
     if value.state == "missing" or value.mean is None:
         return UNKNOWN
     return score(value.mean) + ("" if value.n == value.n_docs and not value.n_partial else "*")
+
+
+def docs(n: int, n_docs: int, n_partial: int) -> str:
+    """Those with a score, of how many where some have none; with a star where some of them lack repeats."""
+    return (str(n) if n == n_docs else f"{n}/{n_docs}") + ("*" if n_partial else "")
 
 
 def errors(counts: Mapping[str, int]) -> str:

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
+from evald.sandbox import host
 from evald.sandbox.bubblewrap import Bubblewrap
 from evald.sandbox.contract import Sandbox, SandboxUnavailable
 from evald.sandbox.namespaces import Namespaces
+from evald.sandbox.remedy import facts, remedy
 from evald.sandbox.self_test import faults
 from evald.sandbox.unconfined import Unconfined
 
@@ -20,10 +22,6 @@ BACK_ENDS: dict[str, Callable[[], Sandbox]] = {
     "unsafe-subprocess": Unconfined,
 }
 SAFE = ("bubblewrap", "namespaces")
-REMEDY = (
-    "install bubblewrap (Debian: apt-get install bubblewrap), allow user namespaces, or score on another machine; "
-    'only for programs you trust: `sandbox = "unsafe-subprocess"` under [eval]. See docs/code-exec.md'
-)
 
 _lock = threading.Lock()
 _choice: Choice = "auto"
@@ -59,4 +57,5 @@ def _find(choice: Choice) -> Sandbox | str:
             if not broken:
                 return sandbox
         reasons.append(f"{name}: {'; '.join(dict.fromkeys(broken))}")
-    return f"no sandbox for programs works here ({'. '.join(reasons)}). Remedy: {REMEDY}"
+    told = ". ".join(reasons)
+    return f"no sandbox for programs works here ({told}). Remedy: {remedy(told, facts(), root=host.is_root())}"

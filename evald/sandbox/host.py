@@ -33,7 +33,8 @@ def memory_file(data: bytes) -> int:
 
 
 def is_root() -> bool:
-    return os.geteuid() == 0
+    """Whether a program can be made another user. The root of a namespace with no users but itself can't."""
+    return os.geteuid() == 0 and _users() > 60_000
 
 
 def own_user() -> list[str]:
@@ -49,8 +50,13 @@ def own_user() -> list[str]:
 
 def _has_high_users() -> bool:
     """Containers are often given 65,536 of the numbers alone."""
+    return _users() > 0x60000000
+
+
+def _users() -> int:
+    """How many users there are beside each other, at most, in this user namespace."""
     with open("/proc/self/uid_map", encoding="ascii") as lines:
-        return any(int(line.split()[2]) > 0x60000000 for line in lines)
+        return max((sum(map(int, line.split()[::2])) for line in lines), default=0)
 
 
 def oom_kills() -> int:

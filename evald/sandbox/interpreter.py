@@ -6,7 +6,7 @@ import os
 import py_compile
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,6 +71,17 @@ def interpreter(path: str = "") -> Interpreter:
         raise SandboxUnavailable(f"python = {path!r} of code_exec doesn't run: {error}") from None
     *prefixes, version = told.stdout.split("\n")[:5]
     return Interpreter((path, "-s", "-P"), _folders({*prefixes, os.path.dirname(path)}), version)
+
+
+def versions_now(pythons: Mapping[str, str]) -> dict[str, str]:
+    """By path: the versions that are there now. One that doesn't run keeps the version that is known: nothing better
+    could be made of its programs today.
+    """
+    now = dict(pythons)
+    for path in pythons:
+        with suppress(SandboxUnavailable):
+            now[path] = interpreter(path).version
+    return now
 
 
 def _folders(paths: set[str]) -> tuple[str, ...]:

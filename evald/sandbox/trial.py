@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evald.sandbox.contract import KilledBy, Limits, Outcome, Program, Sandbox, SandboxFailed
+from evald.sandbox.failure import LIMITS, Failure, of_exception
 from evald.sandbox.host import oom_kills
 from evald.sandbox.inside import wire
 from evald.sandbox.interpreter import ENVIRONMENT, Interpreter
@@ -30,11 +31,14 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """why: in a few words, of what didn't pass. killed_by: the limit that ended it, if one did."""
+    """why: in a few words, of what didn't pass; they may be the program's. killed_by: the limit that ended it, if one
+    did. failure: None where it passed.
+    """
 
     passed: bool
     why: str = ""
     killed_by: KilledBy = ""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def judge_command(
         if (bad := _bad_end(ended)) is not None:
             return bad
         if TOKEN in test and ended.stdout.split()[-1:] != [token.encode()]:
-            return Verdict(False, "it ended before its tests did")
+            return _failed("it ended before its tests did", "ended_early")
         return Verdict(True)
 
     return _surely(once)
@@ -105,7 +109,7 @@ def judge_cases(
             if (bad := _bad_end(ended)) is not None:
                 return bad
             same = _lines(ended.stdout.decode("utf-8", "replace")) == _lines(case.stdout)
-            return Verdict(same, "" if same else f"another output for case {number}")
+            return Verdict(True) if same else _failed(f"another output for case {number}", "wrong_output")
 
         verdict = _surely(once)
         if not verdict.passed:
@@ -144,13 +148,13 @@ def _verdict(judge: Outcome, solver: Outcome) -> Verdict:
         late = f"nothing was heard within the limit of {killed_by}; " if killed_by else ""
         raise SandboxFailed(late + _last_words(solver if lines[0] == "ready" else judge))
     if killed_by:
-        return Verdict(False, f"ended at its limit of {killed_by}", killed_by)
+        return _ended_at(killed_by)
     word, _, why = lines[2].partition(" ")
     match word:
         case "passed":
             return Verdict(True)
         case "failed":
-            return Verdict(False, why)
+            return _failed(why, of_exception(why) or _of_words(why))
         case "unfit":
             raise Unfit(why)
     raise SandboxFailed(f"the process of the tests died: {_last_words(judge)}")
@@ -158,8 +162,27 @@ def _verdict(judge: Outcome, solver: Outcome) -> Verdict:
 
 def _bad_end(ended: Outcome) -> Verdict | None:
     if ended.killed_by:
-        return Verdict(False, f"ended at its limit of {ended.killed_by}", ended.killed_by)
-    return Verdict(False, _last_words(ended)) if ended.status else None
+        return _ended_at(ended.killed_by)
+    if not ended.status:
+        return None
+    return _failed(_last_words(ended), of_exception(_last_line(ended)) or "exit_status")
+
+
+def _ended_at(limit: KilledBy) -> Verdict:
+    return Verdict(False, f"ended at its limit of {limit}", limit, LIMITS[limit])
+
+
+def _failed(why: str, failure: Failure) -> Verdict:
+    return Verdict(False, why, failure=failure)
+
+
+def _of_words(why: str) -> Failure:
+    """Of what the process of the tests says where it isn't an exception of Python's own."""
+    if why.startswith("the program ended: "):
+        return "ended_early"
+    if why.startswith("the test ended "):
+        return "assertion"
+    return "memory" if why == "no memory is left" else "exception"
 
 
 def _surely(once: Callable[[], Verdict]) -> Verdict:
@@ -178,8 +201,12 @@ def _surely(once: Callable[[], Verdict]) -> Verdict:
     raise failure
 
 
+def _last_line(ended: Outcome) -> str:
+    return ended.stderr.decode("utf-8", "replace").strip().split("\n")[-1][:300]
+
+
 def _last_words(ended: Outcome) -> str:
-    last = ended.stderr.decode("utf-8", "replace").strip().split("\n")[-1][:300]
+    last = _last_line(ended)
     return f"exit status {ended.status}" + (f": {last}" if last else "")
 
 

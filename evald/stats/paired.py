@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from evald.stats.draws import Floats, Ints, poisson_weights, pooled, signs, unit_keys
@@ -48,6 +49,15 @@ class PairSums(Struct, frozen=True):
     flips: Floats
     seen: Floats
     exchanged: Floats
+
+    def among(self, chosen: Sequence[int], models: int) -> PairSums:
+        """Of the pairs of the chosen models alone. models: how many there are."""
+        if len(chosen) == models:
+            return self
+        first, second = couples(models)
+        kept = np.isin(first, chosen) & np.isin(second, chosen)
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return replace(self, **{name: one[..., kept] for name, one in fields if isinstance(one, np.ndarray)})
 
 
 def couples(models: int) -> tuple[Ints, Ints]:

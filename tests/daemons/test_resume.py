@@ -283,6 +283,7 @@ CHANGES: dict[str, tuple[Callable[[Run], None], int]] = {
     "first one dropped": (_items(lambda old: old[1:]), SIZE - 1),
     "base_url": (lambda run: run.model.update(base_url=run.server.url("d1")), 0),
     "max_workers": (_model(max_workers=2), 0),
+    "transport": (_model(transport="engine"), 0),  # #7: another way of asking goes on with the same journal
     "attempt_timeout": (_model(attempt_timeout=5.0), 0),
     "price": (_model(price={"input": 1.0}), 0),
     "retries": (_infer(max_attempts=2, backoff_base=0.05), 0),

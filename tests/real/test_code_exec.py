@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import Sequence
@@ -17,9 +18,10 @@ from evald.metrics import Sample, of_spec
 from evald.post_process import pipeline_of
 from evald.sandbox import choice
 from evald.sandbox.contract import SandboxUnavailable
+from evald.sandbox.failure import FAILURES
 from shared.records import TaskSpec
 from shared.tasks.native import task_faults
-from tests.unit.test_score import answer, planned, scored, write
+from tests.unit.test_score import answer, planned, runs, scored, write
 
 Row = dict[str, Any]
 
@@ -75,10 +77,10 @@ PASSED_HERE = {
     "mbpp_419_round_and_sum",
     "mbpp_598_armstrong_number",
 }
-"""What the authors' executor failed and we pass: six right programs that all call the builtin `sum`. One of the tasks
-is to write a function named `sum` (of the common divisors of two numbers), and an executor that runs all programs in
-one namespace hands that one to the others. That it happened so is a conclusion from outside: each of the six passes by
-itself, and fails with that function before it, as `test_why_those_six_differ` shows."""
+"""What the authors' executor failed and we pass: six right programs that call the builtin `sum`. One of the tasks is to
+write a function named `sum` (of the common divisors of two numbers), and that executor runs every program in one and
+the same namespace (`exec(code, globals())` in py_executor.py of noahshinn/reflexion at 247b678), so that all after it
+call that one. `test_why_those_six_differ` shows it."""
 
 
 def test_mbpp_of_gpt4(evaldata: Path) -> None:
@@ -93,11 +95,19 @@ def test_mbpp_of_gpt4(evaldata: Path) -> None:
 
 
 def test_why_those_six_differ(evaldata: Path) -> None:
-    """Behind the task that defines `sum`, each of them fails as it did for its authors; by itself it passes."""
+    """Behind the task that defines `sum`, each of them fails as it did for its authors; by itself it passes. In the
+    authors' file every program that calls `sum` after that task is failed, and most before it aren't.
+    """
     given = rows(evaldata / "humaneval_reflexion" / "mbpp_gpt4_simple.jsonl")
-    [shadow] = [row["solution"] for row in given if row["entry_point"] == "sum"]
+    [at] = [place for place, row in enumerate(given) if row["entry_point"] == "sum"]
+    shadow = given[at]["solution"]
+    callers = {row["name"]: place for place, row in enumerate(given) if re.search(r"(?<![\w.])sum\(", row["solution"])}
+    solved = {place: given[place]["is_solved"] for place in callers.values() if place != at}
+    assert [solved[place] for place in sorted(solved) if place > at] == [False] * 10
+    assert [solved[place] for place in sorted(solved) if place < at].count(True) == 7
+    assert set(callers) >= PASSED_HERE
     six = [row for row in given if row["name"] in PASSED_HERE]
-    assert all(re.search(r"(?<![\w.])sum\(", row["solution"]) for row in six)
+    assert all(callers[row["name"]] > at for row in six)
     after_it = [sample(row, f"{shadow}\n\n{row['solution']}") for row in six]
     assert scores(after_it) == [0.0] * 6
 
@@ -184,6 +194,50 @@ def test_an_interpreter_with_packages() -> None:
     samples = [sample({"entry_point": "f", "test": test}, text) for text in texts]
     assert scores(samples, python=sys.executable, timeout=60.0) == [1.0, 0.0]
     assert scores(samples) == [0.0, 0.0]
+
+
+def test_another_interpreter_is_content(tmp_path: Path) -> None:
+    """Its version stands in the result and decides its content: with another one the pair is scored anew."""
+    spec = {"metric": "code_exec", "python": sys.executable}
+    work = planned(tmp_path, [{"task_id": "t0", "prompt": "?", "metric_name": spec, "metadata": DOUBLE}])
+    job = write(work, [answer(0, "def f(x): return 2 * x")])
+    result = scored(work, job)
+    assert result.pythons == {sys.executable: platform.python_version()}
+    assert result.content == job.content(result.pythons)
+    assert result.content not in (job.content(), job.content({sys.executable: "2.7.18"}))
+
+
+def test_why_programs_fail_is_kept(tmp_path: Path) -> None:
+    """Of each answer one word of a few and what was said, cut and cleaned; in the result how many of each."""
+    programs = {
+        "def f(x): return x": "assertion: AssertionError",
+        "def f(x): return y": "exception: NameError: name 'y' is not defined",
+        "def f(x) return": "syntax: SyntaxError: expected ':' (program.py, line 1)",
+        "import sys\ndef f(x): sys.exit(0)": "ended_early: the program ended: SystemExit: 0",
+        "def f(x):\n    while True: pass": "timeout: ended at its limit of wall",
+        "def f(x): return open('/etc/shadow')": None,
+        "def f(x): raise ValueError('\\x1b[31m' + 'A\\n' * 100_000)": "exception: ValueError: [31mA A A",
+        "def f(x): return 2 * x": "",
+    }
+    spec = {"metric": "code_exec", "timeout": 3.0}
+    tasks = [{"task_id": f"t{n}", "prompt": "?", "metric_name": spec, "metadata": DOUBLE, "post_process": "code_block"}
+             for n in range(2)]  # fmt: skip
+    work = planned(tmp_path, tasks, repeats=len(programs))
+    rows = [answer(0, text, repeat=n) for n, text in enumerate(programs)]
+    rows += [answer(1, "I can't do that.", repeat=n) for n in range(len(programs))]
+    result = scored(work, write(work, rows))
+    first, second = runs(work)
+    for said, wanted in zip(first["failures"], programs.values(), strict=True):
+        assert wanted is None or said.startswith(wanted)
+        assert len(said) < 150
+        assert said.isprintable()
+    assert first["failures"][5].startswith(("blocked: ", "exception: FileNotFoundError: "))
+    assert second["failures"] == ["no_program"] * len(programs)
+    counted = result.metrics[0].failures
+    assert set(counted) <= set(FAILURES)
+    assert counted["no_program"] == len(programs)
+    assert [counted[kind] for kind in ("assertion", "syntax", "ended_early", "timeout")] == [1] * 4
+    assert sum(counted.values()) == 2 * len(programs) - 1
 
 
 def test_a_tasks_own_time_wins() -> None:

@@ -24,7 +24,7 @@ from shared.records import Generation, GenerationSettings, Message, Prompt, Task
 from tests.server import FakeServer
 
 INFER = InferConfig(attempt_timeout=30.0)
-KINDS = ("rule", "noisy", "biased", "openai", "openai-stream", "user")
+KINDS = ("rule", "noisy", "biased", "openai", "openai-stream", "openai-echo", "openai-logit_bias", "user")
 
 
 class UserAdapter:
@@ -63,7 +63,9 @@ def build(kind: str, server: FakeServer, model_id: str = "m/1") -> ModelAdapter:
     if kind == "user":
         model = ModelConfig(abbr=model_id, type=f"{__name__}:UserAdapter", options={"greeting": "hi"})
     elif kind.startswith("openai"):
-        model = ModelConfig(abbr=model_id, base_url=server.url(), stream=kind.endswith("stream"))
+        option = kind.partition("-")[2]
+        way: Any = option if option in ("echo", "logit_bias") else ""
+        model = ModelConfig(abbr=model_id, base_url=server.url(), stream=option == "stream", loglikelihood=way)
     else:
         model = ModelConfig(abbr=model_id, type=kind)
     return build_adapter(model, infer=INFER, secret=lambda name: None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from inferd.adapters import is_carried
 from inferd.ask import Asker, Redact
@@ -66,6 +68,35 @@ def test_odd_errors(make: Callable[[], BaseException], kind: str, status: int | 
     assert (ended.error.kind, ended.error.status, ended.error.retry_after) == (kind, status, wait)
     line = decode_record(ended.line, Attempt, "line")
     assert (line.outcome, line.error, line.status) == ("error", kind, status)
+
+
+class Likely:
+    model_id = "m"
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+
+    def loglikelihood(self, prompt: Prompt, task: TaskSpec) -> Generation:
+        return Generation(text="", loglikelihood=self._told, is_greedy=False)
+
+
+@pytest.mark.parametrize("told", [None, math.nan, math.inf, 0.5, "-1"])
+def test_what_is_no_likelihood_is_an_error(told: Any) -> None:
+    """Nothing is made of a Generation without one; it is the adapter's defect, asked once."""
+    prompt = Prompt(messages=(), request_type="loglikelihood", text="It is", continuation=" x")
+    ended = Asker(Likely(told), Price(), ManualClock(), Redact()).ask(replace(REQUEST, prompt=prompt), 1)  # type: ignore[arg-type]
+    assert ended.error is not None
+    assert ended.error.kind == "adapter"
+
+
+@pytest.mark.parametrize(("told", "kept"), [(-1.5, -1.5), (0.0, 0.0), (1e-7, 1e-7), (-math.inf, None)])
+def test_likelihoods_are_kept(told: float, kept: float | None) -> None:
+    """No chance at all is a likelihood, null in JSON; what rounding puts above 0 is one, too."""
+    prompt = Prompt(messages=(), request_type="loglikelihood", text="It is", continuation=" x")
+    ended = Asker(Likely(told), Price(), ManualClock(), Redact()).ask(replace(REQUEST, prompt=prompt), 1)  # type: ignore[arg-type]
+    line = decode_record(ended.line, Attempt, "line")
+    assert line.generation is not None
+    assert (line.outcome, line.generation.loglikelihood) == ("ok", kept)
 
 
 def test_only_who_can_be_carried_is_carried() -> None:

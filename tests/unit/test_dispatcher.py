@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from inferd import dispatcher as module
 from inferd import lifecycle
 from inferd.ask import Asker, Redact
-from inferd.dispatcher import UNSAVED, Dispatcher, Ending
+from inferd.dispatcher import UNSAVED, Dispatcher
 from inferd.limiter import Budget, Health, Permits
 from inferd.merge import Merge
 from inferd.pool import Pool
-from inferd.progress import Lane
+from inferd.progress import Ending, Lane
 from inferd.shards import Shelf
 from shared.atomic import AppendFile
 from shared.clock import SystemClock
@@ -111,12 +111,18 @@ class Silent:
 class Bench:
     """A work_dir with a plan, and dispatchers over it, one after the other."""
 
-    def __init__(self, folder: Path, sizes: dict[str, tuple[int, int]], models: int = 1) -> None:
-        """sizes: of each dataset, how many docs and repeats."""
+    def __init__(
+        self,
+        folder: Path,
+        sizes: dict[str, tuple[int, int]],
+        models: int = 1,
+        question: Callable[[str], dict[str, Any]] = lambda text: {"prompt": text, "targets": ["1"]},
+    ) -> None:
+        """sizes: of each dataset, how many docs and repeats. question: what a task asks, beside its id."""
         datasets = []
         for abbr, (docs, repeats) in sizes.items():
             path = folder / f"{abbr}.jsonl"
-            rows = [{"task_id": f"{abbr}-{n}", "prompt": f"{abbr} {n}", "targets": ["1"]} for n in range(docs)]
+            rows = [{"task_id": f"{abbr}-{n}", **question(f"{abbr} {n}")} for n in range(docs)]
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             datasets.append(DatasetConfig(abbr=abbr, path=str(path), repeats=repeats))
         self.sizes = sizes

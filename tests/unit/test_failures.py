@@ -15,6 +15,7 @@ from inferd.outcome import outcome_of
 from shared.config import InferConfig, ModelConfig
 from shared.errors import ERROR_CLASSES, MEANINGS, AttemptError, Permanent, Retryable
 from shared.records import Generation, Message, Prompt, TaskSpec
+from tests.likelihood_server import LikelihoodServer
 from tests.server import FakeServer
 
 TASK = TaskSpec(task_id="t", prompt="?", targets=("x",))
@@ -53,6 +54,12 @@ DRIVEN: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "any other status": [("400", {}), ("400param", {}), ("422detail", {}), ("405", {}), ("418", STREAM)],
 }
 """By how a row's words begin: what makes it happen, as a behaviour of the fake server and options of the model."""
+LIKELIHOODS = {
+    "a log-probability": [("nan", "echo"), ("null-middle", "echo"), ("llama/infinite", "logit_bias")],
+    "of a likelihood: what": [("no-echo", "echo"), ("echo-other", "echo"), ("too-few", "echo_tokens")],
+    "of a likelihood: another": [("unforced", "logit_bias"), ("biased", "logit_bias")],
+}
+"""The same of `tests.likelihood_server`, and the model's way of asking."""
 ELSEWHERE = {
     "its call hasn't ended": "test_late_answer_is_dropped in tests/daemons/test_faults.py: it is the dispatcher's",
     "it raises what": "test_odd_adapter there",
@@ -106,9 +113,10 @@ def ask(base_url: str, **options: Any) -> Generation:
 
 def test_every_row_is_driven() -> None:
     """A row that is added without a test for it fails here; each beginning means one row."""
-    for start in (*DRIVEN, *ELSEWHERE):
+    starts = (*DRIVEN, *LIKELIHOODS, *ELSEWHERE)
+    for start in starts:
         assert len(rows_of(start)) == 1, start
-    covered = {row.what for start in (*DRIVEN, *ELSEWHERE) for row in rows_of(start)}
+    covered = {row.what for start in starts for row in rows_of(start)}
     assert covered == {row.what for row in TABLE}
     assert {row.kind for row in TABLE} == set(ERROR_CLASSES)
 
@@ -131,6 +139,23 @@ def test_a_row_happens(
     assert type(error) is (Retryable if MEANINGS[row.kind].retried else Permanent)
     assert error.message.isprintable()
     assert server.stats()["max_per_body"] <= 1  # no hidden retry
+
+
+@pytest.mark.parametrize(
+    ("start", "behaviour", "way"),
+    [(start, behaviour, way) for start, cases in LIKELIHOODS.items() for behaviour, way in cases],
+)
+def test_a_row_of_likelihoods_happens(start: str, behaviour: str, way: Any) -> None:
+    """The same where a likelihood was asked for."""
+    (row,) = rows_of(start)
+    asked = Prompt(messages=(), request_type="loglikelihood", text="It is", continuation=" so")
+    with LikelihoodServer() as server:
+        model = ModelConfig(abbr="m", base_url=server.url(behaviour), loglikelihood=way)
+        adapter: Any = build_adapter(model, infer=InferConfig(), secret=lambda name: None)
+        with pytest.raises(AttemptError) as caught:
+            adapter.loglikelihood(asked, TASK)
+    assert caught.value.kind == row.kind
+    assert type(caught.value) is (Retryable if MEANINGS[row.kind].retried else Permanent)
 
 
 @pytest.mark.parametrize(

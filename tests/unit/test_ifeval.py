@@ -246,15 +246,17 @@ def test_hostile_answers_take_no_time(text: str) -> None:
 # --- the published verdicts -------------------------------------------------------------------------------------------
 
 DIFFER = {
-    # The published detector is drawn by chance, and errs on short texts and lists of names.
-    ("strict", 1843, "change_case:english_lowercase"): (True, '"coastal elegance properties" is English'),
+    # The published detector, langdetect (here 1.0.9), errs on short texts and lists of names: in each of 300 runs.
+    ("strict", 1843, "change_case:english_lowercase"): (True, '"coastal elegance properties" isn\'t Spanish'),
     ("loose", 1843, "change_case:english_lowercase"): (True, "the same"),
-    ("strict", 3456, "change_case:english_capital"): (True, "a hundred English names"),
+    ("strict", 3456, "change_case:english_capital"): (True, "a hundred English names aren't German"),
     ("loose", 3456, "change_case:english_capital"): (True, "the same"),
     # Ours errs too. Without its first line the text is told to be English, so loosely both agree.
     ("strict", 3617, "change_case:english_capital"): (False, '"pixel prodigy, code construct" is taken for Aragonese'),
-    # The published program replaces a letter that isn't one of a-z by one that it draws; ours counts the #.
-    ("loose", 1122, "keywords:letter_frequency"): (True, "at least four # stand in the answer"),
+    # The published program replaces a letter that isn't one of a-z by one that it draws, another one each time
+    # (LetterFrequencyChecker.build_description in google-research at 83282e4): the same answer with its four # is right
+    # in the strict file and wrong in the loose one. Ours counts the #.
+    ("loose", 1122, "keywords:letter_frequency"): (True, "four # stand in the answer, at least four are asked for"),
 }
 
 

@@ -278,7 +278,7 @@ def test_the_tally_is_over_all_journals(tmp_path: Path) -> None:
         generation=Generation(text="kept", usage=Usage(prompt_tokens=100)),
     )
     predictions = write(tmp_path / "p", [encode_record(prediction)])
-    index = AnswerIndex([first, second], predictions)
+    index = AnswerIndex([first, second], [predictions])
     tally = index.tally
     assert (tally.attempts, tally.errors, tally.cost) == (3, {"timeout": 1}, 0.75)
     assert (tally.prompt_tokens, tally.completion_tokens) == (6, 4)
@@ -298,7 +298,7 @@ def test_predictions_alone_say_what_was_paid(tmp_path: Path) -> None:
         cost=0.5,
         generation=Generation(text="kept", usage=Usage(prompt_tokens=100, completion_tokens=7)),
     )
-    tally = AnswerIndex([], write(tmp_path / "p", [encode_record(row)])).tally
+    tally = AnswerIndex([], [write(tmp_path / "p", [encode_record(row)])]).tally
     assert (tally.attempts, tally.prompt_tokens, tally.completion_tokens, tally.cost) == (3, 100, 7, 0.5)
 
 
@@ -308,7 +308,7 @@ def test_journals_come_before_predictions(tmp_path: Path) -> None:
     prediction = Prediction(
         task_id="t", key=key_of("0"), doc_id=0, outcome="ok", attempts=1, generation=Generation(text="x")
     )
-    index = AnswerIndex([line], write(tmp_path / "p", [encode_record(prediction)]))
+    index = AnswerIndex([line], [write(tmp_path / "p", [encode_record(prediction)])])
     found = index.cursor().find(0, 0, 0, key_of("0"))
     assert found is not None
     assert found.file == 0
@@ -470,9 +470,9 @@ def test_answers_paid_for_twice_are_counted(tmp_path: Path) -> None:
     again = [attempt_of(1, text="again"), attempt_of(1, text="and again"), attempt_of(2, key="e" * 64)]
     second = write(tmp_path / "b", [encode_record(row) for row in again])
     merged = write(tmp_path / "p", [encode_record(prediction_of(attempt_of(doc_id))) for doc_id in (0, 1, 2)])
-    assert AnswerIndex([first, second], merged).duplicates == 2
-    assert AnswerIndex([first], merged).duplicates == 0
-    assert AnswerIndex([], merged).duplicates == 0
+    assert AnswerIndex([first, second], [merged]).duplicates == 2
+    assert AnswerIndex([first], [merged]).duplicates == 0
+    assert AnswerIndex([], [merged]).duplicates == 0
 
 
 def test_what_the_endpoint_called_itself_is_kept(tmp_path: Path) -> None:

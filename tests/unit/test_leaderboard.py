@@ -112,7 +112,7 @@ def test_no_number_never_ranks() -> None:
 
 
 def test_a_missing_pair_unranks_its_model_and_is_named() -> None:
-    """A model that lacks one of its datasets isn't ranked against complete ones, whatever its others say."""
+    """A model that lacks one of its datasets isn't ranked against the others, whatever its others say."""
     results = {("a", "x"): result_of(10, 10), ("b", "x"): result_of(1, 10), ("b", "y"): result_of(1, 10)}
     report = board(["a", "b"], {"x": 10, "y": 10}, results, {("a", "y"): "incomplete: 7 of 10"})
     assert ranks(report) == [("b", 1), ("a", None)]
@@ -136,12 +136,30 @@ def test_incomplete_models_have_no_rank() -> None:
         ("whole", "x"): result_of(3, 6), ("whole", "y"): result_of(2, 6),
         ("worse", "x"): result_of(1, 6), ("worse", "y"): result_of(1, 6),
         ("none", "x"): result_of(6, 6),
-        ("repeats", "x"): result_of(5, 6, n_partial=1, coverage=0.9), ("repeats", "y"): result_of(5, 6),
     }  # fmt: skip
-    report = board(["none", "half", "worse", "repeats", "whole"], {"x": 6, "y": 6}, results)
-    assert ranks(report) == [("whole", 1), ("worse", 2), ("half", None), ("repeats", None), ("none", None)]
+    report = board(["none", "half", "worse", "whole"], {"x": 6, "y": 6}, results)
+    assert ranks(report) == [("whole", 1), ("worse", 2), ("half", None), ("none", None)]
     half = of(report, "half")
     assert (half.score, half.complete, half.bounds) == (1.0, False, Interval(0.75, 1.0))
+
+
+def test_missing_repeats_leave_the_rank_and_are_marked() -> None:
+    """Every doc has a score, so the mean is over the same docs as the others': the model ranks. But it isn't complete,
+    and where the missing repeats could turn its order with another one, no rank is called closed.
+    """
+    partial = result_of(140, 200, n_partial=20, coverage=0.95, bounds=Interval(0.70, 0.76))
+    results = {("a", "d"): partial, ("b", "d"): result_of(150, 200), ("c", "d"): result_of(40, 200)}
+    scores = {"a": pattern(140, 200), "b": pattern(150, 200), "c": pattern(40, 200)}
+    chunks = [([""] * 200, np.array(list(scores.values())).T)]
+    found = compare(list("abc"), results, [Scores("d", list("abc"), chunks)], {}, 512)
+    report = report_of(plan_of(list("abc"), {"d": 200}), results, found=found)
+    assert ranks(report) == [("b", 1), ("a", 2), ("c", 3)]
+    assert [of(report, model).complete for model in "abc"] == [False, True, True]
+    assert {s.model: s.could_flip for s in report.leaderboard} == {"a": ("b",), "b": ("a",), "c": ()}
+    assert row_of(report, "a", "b").separable  # all of the docs with a difference are b's
+    assert row_of(report, "a", "b").could_flip
+    assert [(s.rank_best, s.rank_worst) for s in report.leaderboard] == [(1, 2), (1, 2), (3, 3)]
+    assert comparisons.chosen(list("abc"), results, 2) == ["a", "b"]
 
 
 def test_ties_do_not_depend_on_the_order_of_the_docs() -> None:
@@ -358,6 +376,50 @@ def test_models_over_several_datasets() -> None:
     assert all(standing.rank is None for standing in report.leaderboard)
 
 
+def test_models_on_each_dataset() -> None:
+    """Beside the mean over datasets stands each dataset's own difference, with interval, p (McNemar's, of right and
+    wrong) and Holm over all rows of the table. With one dataset there is nothing to add.
+    """
+    scores = {
+        "x": {"a": pattern(80, 100), "b": pattern(40, 100), "c": pattern(41, 100)},
+        "y": {"a": pattern(50, 100), "b": pattern(50, 100, 50)},
+        "z": {"c": pattern(3, 10)},
+    }
+    report = compared(scores)
+    rows = {(row.dataset, row.first, row.second): row for row in report.pairwise_by_dataset}
+    assert list(rows) == [("x", "a", "b"), ("x", "a", "c"), ("x", "b", "c"), ("y", "a", "b")]
+    assert [row.difference for row in rows.values()] == pytest.approx([0.4, 0.39, -0.01, 0.0])
+    assert [(row.n, row.datasets, row.separable) for row in rows.values()] == [
+        (100, 1, True), (100, 1, True), (100, 1, False), (100, 1, False),
+    ]  # fmt: skip
+    first = rows["x", "a", "b"]
+    assert first.p == first.p_mcnemar == pytest.approx(2 * 0.5**40)
+    assert first.p_holm == pytest.approx(4 * 2 * 0.5**40)
+    assert first.interval is not None
+    assert first.interval.low < 0.4 < first.interval.high
+    alone = compared({"x": scores["x"]})
+    assert alone.pairwise_by_dataset == ()
+    assert replace(first, dataset="", p_holm=None) == replace(row_of(alone, "a", "b"), p_holm=None)
+    assert report.dataset_pairs_not_compared == alone.dataset_pairs_not_compared == 0
+
+
+def test_rows_of_single_datasets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the best models have them, and only so many datasets; the rest is counted. The figures are those that all
+    models beside each other give.
+    """
+    scores = {name: {f"m{n}": pattern(n + at, 20, n) for n in (1, 9, 5, 7)} for at, name in enumerate("xyz")}
+    whole = compared(scores)
+    assert (len(whole.pairwise_by_dataset), whole.dataset_pairs_not_compared) == (18, 0)
+    monkeypatch.setattr(comparisons, "MAX_CORPUS_COMPARED", 3)
+    monkeypatch.setattr(comparisons, "MAX_DATASET_ROWS", 7)
+    report = compared(scores)
+    assert {row.dataset for row in report.pairwise_by_dataset} == {"x", "y"}
+    assert (len(report.pairwise_by_dataset), report.dataset_pairs_not_compared) == (6, 12)
+    plain = {(row.dataset, row.first, row.second): replace(row, p_holm=None) for row in whole.pairwise_by_dataset}
+    for row in report.pairwise_by_dataset:
+        assert replace(row, p_holm=None) == plain[row.dataset, row.first, row.second]
+
+
 def test_not_all_of_many_models_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit only the best are, in the suite's order; how many pairs are left out is said, and no rank is
     called open or closed.
@@ -378,24 +440,25 @@ def test_the_same_comparisons_to_the_byte() -> None:
 
 
 def test_corpus_values_are_compared() -> None:
-    """Resamples of a metric over the whole dataset give a paired difference; not where docs are missing, nor where the
-    two were scored by other rules.
+    """Resamples of a metric over the whole dataset give a paired difference; not where docs or repeats are missing, nor
+    where the two were scored by other rules.
     """
 
-    def metric(value: float, version: str = "1") -> MetricResult:
+    def metric(value: float, version: str = "1", n_docs: int = 10, n_partial: int = 0) -> MetricResult:
         resamples = tuple(value + (n % 20 - 9.5) / 200 + (value * 37 * n % 1 - 0.5) / 1000 for n in range(200))
         return MetricResult(
-            name="bleu", version=version, params={}, n=10, mean=0.5, stderr=0.1, interval=None, correct=1,
-            threshold=0.5, corpus={"value": value}, corpus_stderr=0.03, resamples=resamples,
+            name="bleu", version=version, params={}, n=10, n_docs=n_docs, n_partial=n_partial, mean=0.5, stderr=0.1, interval=None,
+            correct=1, threshold=0.5, corpus={"value": value}, corpus_stderr=0.03, resamples=resamples,
         )  # fmt: skip
 
     results = {
         ("a", "d"): result_of(5, 10, metrics=(metric(0.31),)),
         ("b", "d"): result_of(5, 10, metrics=(metric(0.30),)),
-        ("c", "d"): result_of(5, 9, 10, metrics=(metric(0.40),)),
+        ("c", "d"): result_of(5, 9, 10, metrics=(metric(0.40, n_docs=11),)),
         ("e", "d"): result_of(5, 10, metrics=(metric(0.40, "2"),)),
+        ("f", "d"): result_of(5, 10, metrics=(metric(0.40, n_partial=1),)),
     }
-    (row,) = compare(["a", "b", "c", "e"], results, [], results).corpus
+    (row,) = compare(["a", "b", "c", "e", "f"], results, [], results).corpus
     assert (row.dataset, row.metric, row.first, row.second) == ("d", "bleu", "a", "b")
     assert row.difference == pytest.approx(0.01)
     assert row.interval is not None
@@ -452,7 +515,7 @@ def test_corpus_values_of_too_few_docs(clusters: Clusters | None) -> None:
     results = {
         (model, "d"): result_of(0, docs, clusters=clusters, metrics=(
             MetricResult(
-                name="chrf", version="1", params={}, n=docs, mean=value, stderr=None, interval=None, correct=0,
+                name="chrf", version="1", params={}, n=docs, n_docs=docs, mean=value, stderr=None, interval=None, correct=0,
                 threshold=0.5, corpus={"value": value}, corpus_stderr=0.0, resamples=(value,) * 200,
             ),
         ))

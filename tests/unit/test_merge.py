@@ -111,7 +111,7 @@ def test_the_same_in_whatever_steps(
                 assert row.generation == Generation(text=f"{place} é\u2028", served_model="s")
                 assert (row.attempts, row.latency, row.cost, row.endpoint) == (2, 0.5, 0.25, "http://h/v1")
         if not failed:  # what was merged answers for a journal that is gone; and merging it again changes nothing
-            again = Merge(bench.work, PAIR, SHARD, bench.asked, AnswerIndex([], bench.work.predictions("m", "d")))
+            again = Merge(bench.work, PAIR, SHARD, bench.asked, AnswerIndex([], [bench.work.predictions("m", "d")]))
             assert again.finish(AnswerIndex([]).take_fresh(), {}) == digest
 
 
@@ -172,7 +172,7 @@ def test_a_task_that_was_renamed(tmp_path: Path) -> None:
     bench.merge().finish(bench.index.take_fresh(), {})
     tasks = bench.work.tasks("d")
     tasks.write_bytes(tasks.read_bytes().replace(b'"t3"', b'"renamed"'))
-    index = AnswerIndex([], bench.work.predictions("m", "d"))
+    index = AnswerIndex([], [bench.work.predictions("m", "d")])
     Merge(bench.work, PAIR, SHARD, bench.asked, index).finish(index.take_fresh(), {})
     assert [row.task_id for row in bench.rows if row.doc_id == 3] == ["renamed"] * REPEATS
     assert [row.task_id for row in bench.rows if row.doc_id == 4] == ["t4"] * REPEATS

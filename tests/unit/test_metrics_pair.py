@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evald import math_process
+from evald import math_process, totals
 from evald.reducers import pass_at_k, reduced
 from evald.report.markdown import markdown
-from evald.results import MetricResult, PairResult
+from evald.results import CategoryResult, MetricResult, PairResult
 from evald.stats import Interval
 from evald.workers import Workers
 from shared.records import Generation, Prediction
@@ -72,7 +72,7 @@ def test_pass_at_k_is_not_made_up(tmp_path: Path) -> None:
     assert ten.reason == "ValueError: pass_at_k over 10 repeats, and 1 were answered"
     assert (metric(found, "exact_match pass@1").n_errors, metric(found, "exact_match pass@1").reason) == (0, "")
     page = markdown(board(["m"], {"d": 164}, {("m", "d"): found}))
-    row = "| m | d | exact_match pass@​10 | 0 | – | – | – | – | 164: ValueError: {} |"
+    row = "| m | d | exact_match pass@​10 | 0/164 | – | – | 0.0 to 100.0 | – | – | 164: ValueError: {} |"
     assert row.replace("​", "&#8203;").format(ten.reason.partition(": ")[2]) in page
     refused = [run for run in runs(work) if run["metric_name"] == "exact_match pass@10"]
     assert all(run["score"] is None and "over 10 repeats, and 1 were answered" in run["error"] for run in refused)
@@ -144,6 +144,44 @@ def test_bounds_of_each_reducer(
     assert (found.bounds.low, found.bounds.high) == pytest.approx(tuple((first + end) / 2 for end in within))
     assert found.coverage == coverage
     assert found.n_partial == (second is not None)
+
+
+def test_each_metric_and_category_says_what_it_lacks(tmp_path: Path) -> None:
+    """Docs that name it, coverage and bounds, as the pair's: of two metrics that not all docs name, and of categories of
+    which one has no answer at all. That one stands there too.
+    """
+    both: list[Any] = ["exact_match", {"metric": "exact_match", "reduce": "majority"}]
+    tasks = [task(n, category="whole" if n < 2 else "part", metric_name=both) for n in range(4)]
+    tasks += [task(n, category="lost", metric_name=["exact_match"]) for n in (4, 5)]
+    work = planned(tmp_path, tasks, repeats=2)
+    rows = repeated(0, "0", "0") + repeated(1, "no", "no") + repeated(2, "2", None) + repeated(3, None, None)
+    found = scored(work, write(work, rows + repeated(4, None, None) + repeated(5, None, None)))
+
+    def told(one: PairResult | MetricResult | CategoryResult) -> tuple[object, ...]:
+        n = one.n_scored if isinstance(one, PairResult) else one.n
+        assert one.bounds is not None
+        return n, one.n_docs, one.n_partial, one.mean, one.coverage, (one.bounds.low, one.bounds.high)
+
+    headline = (3, 6, 1, pytest.approx(2 / 3), 5 / 12, (pytest.approx(1.5 / 6), pytest.approx(5 / 6)))
+    assert told(found) == told(metric(found, "exact_match")) == headline
+    assert told(metric(found, "exact_match majority")) == (3, 4, 1, pytest.approx(2 / 3), 5 / 8, (0.25, 0.75))
+    assert {one.category: told(one) for one in found.categories} == {
+        "whole": (2, 2, 0, 0.5, 1.0, (0.5, 0.5)),
+        "part": (1, 2, 1, 1.0, 1 / 4, (0.25, 1.0)),
+        "lost": (0, 2, 0, None, 0.0, (0.0, 1.0)),
+    }
+    assert found.metric == "exact_match"
+    nothing = scored(work, write(work, [row for n in range(6) for row in repeated(n, None, None)]))
+    assert (nothing.metric, nothing.mean, nothing.bounds) == ("exact_match", None, Interval(0.0, 1.0))
+
+
+def test_categories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset in which each task is of its own keeps the first; docs of the others are counted."""
+    monkeypatch.setattr(totals, "KEPT_CATEGORIES", 2)
+    work = planned(tmp_path, [task(n, category="abcba"[n]) for n in range(5)])
+    found = scored(work, write(work, [answer(n, str(n)) for n in range(5)]))
+    assert [(one.category, one.n_docs) for one in found.categories] == [("a", 2), ("b", 2)]
+    assert (found.uncategorised, found.n_scored) == (1, 5)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

@@ -24,6 +24,8 @@ REQUIRED: dict[str, dict[str, object]] = {
     "one_of": {"labels": ["valid", "invalid"]},
     "json_field": {"path": "answer"},
     "replace": {"old": "a", "new": "bb"},
+    "map": {"replacements": {"a": "b", "yes": "no"}, "default": "other"},
+    "take_first_k": {"k": 1},
 }
 """Parameters of the steps that need some."""
 
@@ -62,7 +64,9 @@ def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
         ("none", " A\r\n", " A\r\n"),
         ("none", "", ""),
         ("strip", " A b\r\n", "A b"),
+        ("remove_whitespace", "\r\n A b \n", "A b \n"),
         ("lower", " Ab É\n", "ab é"),
+        ("upper", " Ab é\n", "AB É"),
         ("first_line", "\r\n  one \r\ntwo\n", "one"),
         ("last_line", "one\ntwo \r\n \n", "two"),
         ("first_line", " \n\t\n", None),

@@ -140,3 +140,22 @@ def test_a_pair_that_ended_stays_so(tmp_path: Path, publisher: Publisher, state:
     with pytest.raises(IllegalTransition):
         publisher.post(tmp_path / "a", status(3, "pending"))
     assert read_record(tmp_path / "a", InferStatus) == status(2, state)
+
+
+def test_settled_is_what_is_on_disk(tmp_path: Path, gate: Gate, publisher: Publisher) -> None:
+    """`settle` waits for the write that is under way and for what was posted behind it; with a disk that refuses it
+    gives up, and what was posted is still written later.
+    """
+    gate.open.clear()
+    publisher.post(tmp_path / "a", status(1))
+    assert gate.reached.wait(10)
+    publisher.post(tmp_path / "b", status(2))
+    assert not publisher.settle(0.01)
+    gate.open.set()
+    assert publisher.settle(10.0)
+    assert gate.written == [("a", 1), ("b", 2)]
+    gate.refusals = 1
+    publisher.post(tmp_path / "a", status(3))
+    assert not publisher.settle(0.01)
+    assert publisher.settle(10.0)
+    assert gate.written[-1] == ("a", 3)

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
-from evald import calibration, results
+from evald import calibration, results, samples
 from evald.stats import means
 from shared import records
 from shared.errors import WorkDirError
@@ -37,7 +37,7 @@ WITHOUT_SAMPLE = {"Record", "Prompt"}  # the base of all, and what only goes fro
 
 
 def _classes() -> list[type[Struct]]:
-    modules = (records, results, calibration, means)
+    modules = (records, results, samples, calibration, means)
     found = [
         kind
         for module in modules
@@ -45,7 +45,7 @@ def _classes() -> list[type[Struct]]:
         if issubclass(kind, Struct) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_")
     ]
     on_disk = {"CalibrationSums", "Clusters"}
-    whole = {records.__name__, results.__name__}
+    whole = {records.__name__, results.__name__, samples.__name__}
     return [
         kind
         for kind in found

@@ -161,7 +161,7 @@ def test_a_model_that_lacks_scores_stands_unranked_below() -> None:
     for text in (page, screen):
         flat = " ".join(text.replace("\\", "").split())
         assert "* part: no rank, for want of scores; with them its score lies in 50.0 to 100.0" in flat
-        assert "models without a rank lack scores and aren't ranked against complete ones" in flat
+        assert "models without a rank lack scores of docs and aren't ranked against the others" in flat
     rows = list(csv.DictReader(io.StringIO(leaderboard_csv(report))))
     assert [(row["model"], row["rank"], row["complete"]) for row in rows] == [
         ("full", "1", "True"), ("part", "", "False"),
@@ -269,8 +269,8 @@ def test_what_missing_docs_could_turn_is_told() -> None:
     a = pattern(60, 100)
     a[50:55] = [float("nan")] * 5
     report = compared({"d": {"a": a, "b": pattern(57, 100)}})
-    assert "a: docs without a score could turn its order with b" in markdown(report)
-    assert "a: docs without a score could turn its order with b" in shown(report)
+    assert "a: missing scores could turn its order with b" in markdown(report)
+    assert "a: missing scores could turn its order with b" in shown(report)
     assert "no\\* |" in markdown(report) or "yes\\* |" in markdown(report)
 
 
@@ -285,17 +285,29 @@ def test_what_is_not_compared_or_not_shown_is_said() -> None:
 
 
 def test_groups_and_categories_stand_with_their_errors() -> None:
-    """A row a group and model; a row a category, with n, error and interval for each model."""
+    """A row a group and model; a row a category, with n, error and interval for each model; with the bounds where docs
+    or repeats are missing, also where all of its docs are.
+    """
     plan = replace(plan_of(["a"], {"x": 10, "y": 30}), groups=(PlanGroup(name="both", datasets=("x", "y")),))
     categories = (
-        CategoryResult("logic", 4, 0.5, 0.288675, Interval(0.15, 0.85)),
-        CategoryResult("", 6, 1.0, 0.0, Interval(0.61, 1.0)),
-    )
+        CategoryResult(
+            category="logic", n=4, n_docs=5, mean=0.5, stderr=0.288675, interval=Interval(0.15, 0.85),
+            coverage=0.8, bounds=Interval(0.4, 0.6),
+        ),
+        CategoryResult(category="", n=6, n_docs=6, mean=1.0, stderr=0.0, interval=Interval(0.61, 1.0), coverage=1.0),
+        CategoryResult(category="lost", n=0, n_docs=3, mean=None, bounds=Interval(0.0, 1.0)),
+        CategoryResult(
+            category="part", n=2, n_docs=2, n_partial=1, mean=0.5, stderr=0.5, interval=Interval(0.1, 0.9),
+            coverage=0.75, bounds=Interval(0.25, 0.75),
+        ),
+    )  # fmt: skip
     results = {("a", "x"): result_of(8, 10, categories=categories), ("a", "y"): result_of(15, 30)}
     report = report_of(plan, results)
     page = markdown(report)
     assert "| both | a | 2/2 | 40 | 65.0 ± 8.1 | 57.5 ± 7.9 | – |" in page
-    assert "| x | logic | 50.0 ± 28.9 \\[15.0 to 85.0\\] of 4 |" in page
+    assert "| x | logic | 50.0 ± 28.9 \\[15.0 to 85.0\\] of 4/5, bounds 40.0 to 60.0 |" in page
+    assert "| x | lost | – of 0/3, bounds 0.0 to 100.0 |" in page
+    assert "| x | part | 50.0 ± 50.0 \\[10.0 to 90.0\\] of 2\\*, bounds 25.0 to 75.0 |" in page
     assert "| x | – | 100.0 ± 0.0 \\[61.0 to 100.0\\] of 6 |" in page
     assert "both" in shown(report)
     assert "## Groups" not in markdown(board(["a"], {"d": 2}, {("a", "d"): result_of(1, 2)}))
@@ -309,7 +321,10 @@ def test_hostile_names_of_groups_categories_and_metrics(text: str) -> None:
         name=text, version="1", params={}, n=2, mean=0.5, stderr=0.5, interval=None, correct=1, threshold=1.0,
         corpus={"value": 0.5},
     )  # fmt: skip
-    categories = (CategoryResult(text, 1, 0.5), CategoryResult("", 1, 0.5))
+    categories = (
+        CategoryResult(category=text, n=1, n_docs=1, mean=0.5),
+        CategoryResult(category="", n=1, n_docs=1, mean=0.5),
+    )
     results = {(model, "x"): result_of(1, 2, metrics=(metric,), categories=categories) for model in (text, "ok")}
     for page in (markdown(report_of(plan, results)),
                  shown(report_of(plan, results))):  # fmt: skip
@@ -317,6 +332,63 @@ def test_hostile_names_of_groups_categories_and_metrics(text: str) -> None:
     page = markdown(report_of(plan, results))
     assert "<script>" not in page
     assert "![i]" not in page
+
+
+def test_what_metrics_lack_is_told() -> None:
+    """Docs with a score of those that name the metric, and the bounds; a value over the whole dataset that isn't over
+    all of it has a star.
+    """
+    whole = MetricResult(
+        name="bleu", version="1", params={}, n=8, n_docs=8, mean=0.5, stderr=0.1, interval=Interval(0.2, 0.8),
+        coverage=1.0, bounds=Interval(0.5, 0.5), correct=4, threshold=0.5, corpus={"value": 0.4},
+    )  # fmt: skip
+    lacking = replace(whole, name="chrf", n=6, n_docs=8, coverage=0.75, bounds=Interval(0.375, 0.625))
+    partial = replace(whole, name="ter", n_partial=2, coverage=0.875, bounds=Interval(0.4, 0.6))
+    report = board(["m"], {"d": 8}, {("m", "d"): result_of(6, 8, metrics=(whole, lacking, partial))})
+    page = markdown(report).replace("\\", "")
+    assert "| m | d | bleu | 8 | 50.0 ± 10.0 | 20.0 to 80.0 | – | 40.0 | – |  |" in page
+    assert "| m | d | chrf | 6/8 | 50.0 ± 10.0 | 20.0 to 80.0 | 37.5 to 62.5 | 40.0* | – |  |" in page
+    assert "| m | d | ter | 8* | 50.0 ± 10.0 | 20.0 to 80.0 | 40.0 to 60.0 | 40.0* | – |  |" in page
+    figures = report.leaderboard[0].datasets["d"].metrics[1]
+    assert (figures.n, figures.n_docs, figures.coverage, figures.bounds) == (6, 8, 0.75, Interval(0.375, 0.625))
+
+
+def test_missing_repeats_are_told_as_such() -> None:
+    """A model that lacks repeats has a rank and a star; nothing says that it lacks scores or a rank."""
+    partial = result_of(3, 6, n_partial=2, coverage=0.75, bounds=Interval(0.25, 0.75))
+    report = board(["a", "b"], {"d": 6}, {("a", "d"): partial, ("b", "d"): result_of(2, 6)})
+    for text in (" ".join(page.replace("\\", "").split()) for page in (markdown(report), shown(report))):
+        assert "a x d: 2 of 6 docs lack some of their repeats; with them it lies in 25.0 to 75.0" in text
+        assert "50.0*" in text
+        assert "no rank" not in text
+        assert "without a rank" not in text
+
+
+def test_differences_on_each_dataset_stand_in_the_report() -> None:
+    """Below those over all of them, with the dataset's name; not where there is one dataset."""
+    scores = {"a": pattern(80, 100), "b": pattern(40, 100)}
+    page = markdown(compared({"x": scores, "y": {"b": pattern(30, 100), "a": pattern(60, 100)}}))
+    assert "## Paired differences by dataset" in page
+    assert "| x | a | b | +40.0 ± " in page
+    assert "| y | a | b | +30.0 ± " in page
+    assert "by dataset" not in markdown(compared({"x": scores}))
+
+
+def test_why_programs_fail_is_counted() -> None:
+    """A table of the pairs whose metric tells, a column for each reason that occurs."""
+    one = MetricResult(
+        name="code_exec", version="1", params={}, n=4, n_docs=4, mean=0.25, stderr=0.25, interval=None, correct=1,
+        threshold=1.0, failures={"timeout": 1, "assertion": 2},
+    )  # fmt: skip
+    other = replace(one, failures={"memory": 3})
+    page = markdown(board(["a", "b", "c"], {"d": 4}, {
+        ("a", "d"): result_of(1, 4, metrics=(one,)), ("b", "d"): result_of(1, 4, metrics=(other,)),
+        ("c", "d"): result_of(1, 4),
+    }))  # fmt: skip
+    assert "| model | dataset | metric | assertion | timeout | memory |" in page
+    assert "| a | d | code_exec | 2 | 1 | 0 |" in page.replace("\\", "")
+    assert "| b | d | code_exec | 0 | 0 | 3 |" in page.replace("\\", "")
+    assert "| c | d | code_exec" not in page.replace("\\", "")
 
 
 def test_calibration_says_what_is_left_out() -> None:

@@ -122,6 +122,17 @@ def test_what_cannot_change_the_answer_keeps_the_key(change: dict[str, Any]) -> 
     assert keys(with_model(**change)) == keys()
 
 
+@pytest.mark.parametrize("change", [{"loglikelihood": "logit_bias"}, {"bos": "<s>"}, {"max_length": 99}], ids=str)
+def test_how_likelihoods_are_told_is_in_their_keys_alone(change: dict[str, Any]) -> None:
+    """What is said of them later asks no text again."""
+    echo = with_model(loglikelihood="echo")
+    assert keys(msgspec.structs.replace(echo, **change)) == keys(echo) == keys()
+    likelihood = with_task(request_type="loglikelihood", metric_name="acc")
+    assert keys(msgspec.structs.replace(echo, **change), likelihood) != keys(echo, likelihood) != keys(task=likelihood)
+    dataset = DatasetConfig(abbr="d", path="d")
+    assert pair_settings(with_model(**change), dataset) != pair_settings(MODEL, dataset)
+
+
 def test_a_model_without_a_served_name_is_known_by_its_abbr() -> None:
     """Then the abbr is what is sent, so it is in the key."""
     assert keys(with_model(model="", abbr="a")) != keys(with_model(model="", abbr="b"))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -20,12 +22,13 @@ from textwrap import dedent
 
 import pytest
 
-from evald.sandbox import choice, host, pool, seccomp, self_test, trial
+from evald.sandbox import choice, host, pool, seccomp, self_test, trial, watching
 from evald.sandbox.bubblewrap import Bubblewrap
 from evald.sandbox.contract import MB, Limits, Outcome, Program, Sandbox, SandboxFailed, SandboxUnavailable, Started
 from evald.sandbox.inside.confine import clamp
-from evald.sandbox.interpreter import interpreter
+from evald.sandbox.interpreter import interpreter, versions_now
 from evald.sandbox.namespaces import Namespaces
+from evald.sandbox.remedy import LAST, remedy
 from evald.sandbox.running import run
 from evald.sandbox.trial import (
     Case,
@@ -714,8 +717,9 @@ def test_the_self_test_sees_a_sandbox_that_is_none(monkeypatch: pytest.MonkeyPat
     assert "outlives it" in told or "could start" in told
 
 
-def test_the_self_test_sees_missing_limits() -> None:
-    """Without the limit on processes it fails. (Memory has two: the watcher holds where the kernel's is missing.)"""
+def test_the_self_test_sees_missing_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without either limit on processes, the kernel's and the watcher's, it fails."""
+    monkeypatch.setattr(watching.Watched, "look", lambda _: None)
 
     class Unlimited(Leaky):
         def settings(self, limits: Limits) -> list[str]:
@@ -776,15 +780,128 @@ def test_out_of_memory_of_the_machine_is_no_verdict(monkeypatch: pytest.MonkeyPa
     assert judged(working(), "def f(x): return 2 * x").passed
 
 
+def test_versions_of_interpreters_are_asked_anew() -> None:
+    """What is another one now is seen; of one that is gone what was known stays: nothing could be scored with it."""
+    gone, here = "/no/such/python", sys.executable
+    found = versions_now({here: "2.7.18", gone: "3.1.4"})
+    assert found == {here: interpreter(here).version, gone: "3.1.4"}
+
+
 def test_the_pool_keeps_order() -> None:
     assert pool.each(lambda n: n * n, range(50)) == [n * n for n in range(50)]
 
 
-def test_the_filter_is_of_this_machine() -> None:
-    """For the architectures whose numbers are known; elsewhere the rest of the sandbox must hold alone."""
-    assert len(seccomp.program("x86_64") or b"") % 8 == 0
-    assert seccomp.program("aarch64") != seccomp.program("x86_64")
+def filtered(machine: str, number: int, argument: int = 0, arch: int | None = None) -> int | str:
+    """What the machine's filter answers to a call: "allowed", "killed", or the error. A small interpreter of classic
+    BPF, of those instructions that a filter may hold.
+    """
+    code = seccomp.program(machine)
+    assert code is not None
+    own = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
+    data = struct.pack("<IIQQ", number, own if arch is None else arch, 0, argument)
+    instructions = list(struct.iter_unpack("<HBBI", code))
+    at = loaded = 0
+    while True:
+        kind, yes, no, value = instructions[at]
+        at += 1
+        match kind:
+            case 0x20:
+                (loaded,) = struct.unpack_from("<I", data, value)
+            case 0x15:
+                at += yes if loaded == value else no
+            case 0x25:
+                at += yes if loaded > value else no
+            case 0x45:
+                at += yes if loaded & value else no
+            case 0x06:
+                known: dict[int, int | str] = {0x7FFF0000: "allowed", 0x80000000: "killed"}
+                return known.get(value, value & 0xFFFF)
+            case other:
+                raise AssertionError(f"not an instruction of a filter: {other}")
+
+
+ARCHES = ("x86_64", "aarch64")
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_the_filter_on_each_architecture(machine: str) -> None:
+    """Every refused call has that machine's own number and no other one has; of another architecture none is allowed;
+    namespaces can be made neither by clone nor by clone3; sockets are those that the sandbox's network holds.
+    """
+    at = ARCHES.index(machine)
+    refused = {numbers[at] for numbers in seccomp._REFUSED.values()} - {None}
+    clone, clone3, socket = (numbers[at] for numbers in (seccomp._CLONE, seccomp._CLONE3, seccomp._SOCKET))
+    for number in range(600):
+        if number in refused:
+            assert filtered(machine, number) == errno.EPERM
+        elif number == clone3:
+            assert filtered(machine, number) == errno.ENOSYS
+        elif number == socket:
+            families = {family for family in range(64) if filtered(machine, number, family) == "allowed"}
+            assert families == {1, 2, 10}
+            assert filtered(machine, number, 40) == errno.EAFNOSUPPORT
+        else:
+            assert filtered(machine, number) == "allowed"
+    assert filtered(machine, clone, 0x11) == filtered(machine, clone, 0x3D0F00) == "allowed"  # fork, a thread
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert filtered(machine, clone, flag | 0x11) == errno.EPERM
+    others = [0x40000003, *({0xC000003E, 0xC00000B7} - {{"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]})]
+    assert [filtered(machine, 0, arch=other) for other in others] == ["killed"] * 2
+    assert filtered(machine, 0x40000000 | 1) == (errno.ENOSYS if machine == "x86_64" else "allowed")
+
+
+def test_numbers_of_calls_are_the_kernels() -> None:
+    """As its headers have them, where they are installed: of x86-64, and the generic ones, which AArch64 has."""
+    checked = 0
+    headers = ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm-generic/unistd.h")
+    for at, header in enumerate(map(Path, headers)):
+        if not header.exists():
+            continue
+        found = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(encoding="utf-8")))
+        known = {name: numbers[at] for name, numbers in seccomp._REFUSED.items() if name in found}
+        known |= {"clone": seccomp._CLONE[at], "clone3": seccomp._CLONE3[at], "socket": seccomp._SOCKET[at]}
+        assert known == {name: int(found[name]) for name in known}
+        checked += len(known)
+    if not checked:
+        pytest.skip("no headers of the kernel are installed (Debian: linux-libc-dev)")
+
+
+def test_other_architectures_have_no_filter() -> None:
+    """There the rest of the sandbox must hold alone, or the self-test refuses it."""
     assert seccomp.program("m68k") is None
+
+
+UNTOLD = "namespaces: exit status 1: PermissionError: [Errno 1] mount /: Operation not permitted"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "known", "root", "told"),
+    [
+        ("bubblewrap: bwrap isn't installed", {}, False, "apt-get install bubblewrap"),
+        (UNTOLD, {"/proc/sys/kernel/unprivileged_userns_clone": "0"}, False, "kernel.unprivileged_userns_clone=1"),
+        (UNTOLD, {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor profile"),
+        (UNTOLD, {"/proc/sys/user/max_user_namespaces": "0"}, False, "user.max_user_namespaces=10000"),
+        ("unshare: No space left on device", {}, False, "user.max_user_namespaces=10000"),
+        ("[Errno 22] seccomp: Invalid argument", {}, True, "CONFIG_SECCOMP_FILTER"),
+        (UNTOLD, {"/proc/self/status": "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1"}, True, "seccomp=unconfined"),
+        ("bwrap: execvp /root/python3: No such file or directory", {}, False, "Python where the user"),
+        ("something else", {}, True, "install bubblewrap"),
+    ],
+)
+def test_a_refusal_names_the_remedy(reasons: str, known: dict[str, str], root: bool, told: str) -> None:
+    """Of what keeps a sandbox from working here, by what the machine says of itself; the last resort stands behind."""
+    text = remedy(reasons, known, root=root)
+    assert told in text
+    assert text.endswith(LAST)
+
+
+def test_root_of_nobody_is_no_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a user namespace that holds one user, a program can't be made another one: it is started as by any user."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for users, root in ((1, False), (65537, True), (1 << 32, True)):
+        monkeypatch.setattr(host, "_users", lambda users=users: users)
+        assert host.is_root() is root
+        assert bool(host.own_user()) is root
 
 
 def test_back_ends_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,6 +289,11 @@ def test_content_follows_what_rules_stand_on(tmp_path: Path, monkeypatch: pytest
     contents = [msgspec.structs.replace(job, sandbox=kind).content() for kind in kinds]
     assert len(set(contents[:3])) == 1
     assert contents[3] != contents[0]
+    assert job.content({"/opt/python": "3.11.2"}) not in contents
+    assert job.content({"/opt/python": "3.11.2"}) != job.content({"/opt/python": "3.12.0"})
+    with monkeypatch.context() as patched:
+        patched.setattr("evald.score.ENGINE", "google-re2 0")
+        assert job.content() not in contents
     monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
     assert job.content() not in contents
     versions = {name: metric.version for name, metric in metrics.METRICS.items()}

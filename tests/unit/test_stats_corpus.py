@@ -27,7 +27,7 @@ def bleu_of(sums: Floats) -> Floats:
 def test_published_p_values_of_wmt17(evaldata: Path) -> None:
     """All 15 systems against LIUM-NMT: Moses' paired bootstrap and multeval's approximate randomization of BLEU, to the
     tolerance that sacrebleu's own tests allow of them, 0.01. 10,000 draws, since 2,000 leave 0.01 of noise of their own
-    at p = 0.25. (multeval's p-values of TER come without a tolerance.)
+    at p = 0.25. (multeval's of TER: test_metrics_published.py.)
     """
     folder = evaldata / "sacrebleu_wmt17"
     expected = json.loads((folder / "EXPECTED.json").read_text("utf-8"))

@@ -574,3 +574,22 @@ def test_mmlu_is_read_with_its_header(evaldata: Path) -> None:
         tasks = list(read_tasks(dataset, path))
         assert len(tasks) >= 100
         assert {target for task in tasks for target in task.targets} == {"0", "1", "2", "3"}
+
+
+def test_choices_in_a_column_each(tmp_path: Path) -> None:
+    """As MMLU's files have them; the right one by its position or its letter. Where a text is asked for, the letter is
+    the target.
+    """
+    path = write(tmp_path, "q,a,b,c,right\nBlue?,sky,sun,1,0\nHot?,ice,sun,2,B\n", "d.csv")
+    fields = FieldMapping(prompt="q", choices=("a", "b", "c"), gold="right")
+    chosen = mapped(path, fields=fields, request_type="multiple_choice")
+    assert [(task.choices, task.gold, task.targets) for task in chosen] == [
+        (("sky", "sun", "1"), (0,), ()),
+        (("ice", "sun", "2"), (1,), ()),
+    ]
+    written = mapped(path, fields=FieldMapping(prompt="q", gold="right"))
+    assert [(task.choices, task.gold, task.targets) for task in written] == [((), (), ("A",)), ((), (), ("B",))]
+    wrong = FieldMapping(prompt="q", choices=("a", "z"), gold="right")
+    assert 'no field "z"' in refused(path, fields=wrong, request_type="multiple_choice")[0]
+    (fault,) = refused(write(tmp_path, "q,right\nx,26\n", "e.csv"), fields=FieldMapping(prompt="q", gold="right"))
+    assert "position 26 has no letter" in fault
