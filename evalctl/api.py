@@ -42,7 +42,7 @@ from shared.status import read_record
 
 __all__ = ["EvalReport", "Model", "Progress", "Tasks", "infer", "run_eval"]
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 """Told how many requests have ended, and how many there are."""
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ def infer(
     max_infer_workers: int = 16,
     repeats: int = 1,
     journal: str | os.PathLike[str] | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
     config: InferConfig | None = None,
 ) -> list[Prediction]:
     """Ask one model every task of one dataset; the answers in the order of (task, instance, repeat).

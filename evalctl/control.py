@@ -27,6 +27,7 @@ from shared.records import Acknowledgement, Command, Heartbeat, InferStatus, Pla
 from shared.status import read_record
 from shared.tables import unknown_word
 
+LONGEST = 1000  # characters of a reason
 LOOK = 0.1  # seconds between looks at the beats
 READABLE = 0o644  # a command is no secret, and its giver is often another user than the daemons'
 
@@ -89,10 +90,14 @@ def give(work: WorkDir, wanted: Wanted, clock: Clock, *, wait: Callable[[float],
     if work.control.is_symlink():
         raise Refusal(f"{work.control}: a link: nothing is written through it. Remove it")
     targets = [target for target in at_work(work) if target.beat.boot_id in prepared.command.boots]
-    _sweep(work, {target.beat.boot_id for target in at_work(work)})
     path = work.command(prepared.command.id)
-    replace(path, encode_record(prepared.command) + b"\n")
-    os.chmod(path, READABLE)
+    try:
+        _sweep(work, {target.beat.boot_id for target in at_work(work)})
+        replace(path, encode_record(prepared.command) + b"\n")
+        os.chmod(path, READABLE)
+    except OSError as error:
+        text = f"no command can be put there ({error.strerror or error}): it must be a folder that you may write to"
+        raise Refusal(f"{work.control}: {text}") from None
     words = _await(work, prepared, targets, clock, wait, timeout)
     if all(word.outcome != "silent" for word in words):
         remove(path)
@@ -106,6 +111,8 @@ def prepare(work: WorkDir, wanted: Wanted, clock: Clock) -> Given:
     plan = read_plan(work) if work.root.is_dir() else None
     if plan is None:
         raise UsageError(f"{work}: no plan here: `evalctl submit SUITE -w {work}` makes one")
+    if not wanted.reason.isprintable() or len(wanted.reason) > LONGEST:
+        raise UsageError(f"--reason: expected one line of at most {LONGEST} characters")
     pair = _find_pair(plan, wanted.pair) if wanted.name == "cancel" else None
     if wanted.model and wanted.model not in (models := {one.model for one in plan.pairs}):
         raise UsageError(f"--model {wanted.model}: no such model in the plan; {unknown_word(wanted.model, models)}")
@@ -128,7 +135,7 @@ def prepare(work: WorkDir, wanted: Wanted, clock: Clock) -> Given:
         model=pair.model if pair is not None else wanted.model,
         dataset=pair.dataset if pair is not None else "",
         max_workers=wanted.max_workers,
-        reason=wanted.reason[:1000],
+        reason=wanted.reason,
     )
     words = tuple(_word(target, None) for target in fit)
     return Given(work_dir=str(work), command=command, dry_run=True, obeyed=False, daemons=words)

@@ -205,7 +205,7 @@ def _opencompass(path: Path) -> Iterator[Row | Problem]:
             if key in seen:
                 raise RowFault("this position is there twice")
             seen.add(key)
-            if not key.isdecimal() or not isinstance(entry, _Pairs):
+            if not key.isdecimal() or len(key) > 18 or not isinstance(entry, _Pairs):  # int() refuses thousands
                 raise RowFault("expected a position, from 0, with an object that holds `prediction`")
             yield from _opencompass_rows(place, int(key), dict(entry))
         except RowFault as fault:

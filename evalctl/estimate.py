@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from evald.faults import task_fault
+from inferd.adapters import cannot
 from shared import requests
 from shared.combinations import pairs_of
 from shared.config import DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem, SuiteError
-from shared.records import Record, TaskSpec
+from shared.plan import unable
+from shared.records import Record, RequestType, TaskSpec
 from shared.suite import dataset_path
 from shared.tasks import read_tasks
 
@@ -50,7 +52,9 @@ class Estimate(Record, frozen=True, kw_only=True):
 
 
 def estimate(suite: Suite) -> Estimate:
-    """Reads every dataset file once. Raises SuiteError with the problems of all of them."""
+    """Reads every dataset file once. Raises SuiteError with the problems of all of them, and of models that can't be
+    asked as their tasks need.
+    """
     problems: list[Problem] = []
     docs: dict[str, int] = {}
     instances = requests_ = prompt = completion = 0
@@ -65,7 +69,9 @@ def estimate(suite: Suite) -> Estimate:
             problems += error.problems
             continue
         docs[dataset.abbr] = count
-        for model in (models[model] for model, abbr in meeting if abbr == dataset.abbr):
+        asked_here = [models[model] for model, abbr in meeting if abbr == dataset.abbr]
+        problems += unable(asked_here, dataset, answers.request_types, cannot)
+        for model in asked_here:
             pair_docs += count
             asked = units * dataset.repeats
             into = round(chars * dataset.repeats)
@@ -92,13 +98,17 @@ def estimate(suite: Suite) -> Estimate:
 
 
 class _Answers:
-    """Sums the most tokens that answers may have, for models that differ in what they set."""
+    """Sums the most tokens that answers may have, for models that differ in what they set. request_types: how they are
+    asked for.
+    """
 
     def __init__(self) -> None:
+        self.request_types: set[RequestType] = set()
         self._told = 0
         self._untold = 0
 
     def add(self, task: TaskSpec, instance: requests.Instance) -> None:
+        self.request_types.add(instance.request_type)
         if instance.request_type != "generate_until":
             self._told += 1  # endpoints generate a token beside what they are asked for
         elif task.generation.max_tokens is UNSET:
@@ -116,7 +126,7 @@ def _measure(suite: Suite, dataset: DatasetConfig) -> tuple[int, int, float, _An
     count = units = 0
     tokens = 0.0
     answers = _Answers()
-    for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault):
+    for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault, repeats=dataset.repeats):
         count += 1
         for instance in requests.instances_of(task):
             units += 1

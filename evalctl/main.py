@@ -9,7 +9,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from evalctl import control_commands, template
+from evalctl import control_commands, sight_commands, template
 from evalctl import demo as demo_run
+from evalctl.doctor import main as doctor_command
 from evalctl.elsewhere import FORMATS, FileFormat
 from evalctl.estimate import estimate
 from evalctl.options import AS_JSON, PATHS, WORK_DIR, selecting
@@ -27,11 +27,11 @@ from evalctl.run import run_daemons, tell_what_is_kept
 from evalctl.runs import read_runs, runs_table
 from evalctl.sample import sample_command
 from evalctl.score import score_file
-from evalctl.serial import run_serial
 from evalctl.showing import show_report, tell_missing
-from evalctl.state import State, is_missing, read_state
+from evalctl.state import is_missing, read_state
 from evalctl.submit import check, submit
 from evalctl.tables import clean, leaderboard_table, state_table
+from evalctl.watching import states
 from evald.report.markdown import markdown
 from evald.summary import read_report, write_summary
 from shared.clock import SystemClock
@@ -70,11 +70,12 @@ def main() -> None:
       evalctl submit suite.toml -w /srv/tandem/run1
       inferd -w /srv/tandem/run1      and      evald -w /srv/tandem/run1
       evalctl status -w /srv/tandem/run1 --watch
+      evalctl why -w /srv/tandem/run1
       evalctl pause -w /srv/tandem/run1       (resume, drain, stop, cancel, retune, reload)
     """
 
 
-for command in (*control_commands.COMMANDS, sample_command):
+for command in (*control_commands.COMMANDS, *sight_commands.COMMANDS, sample_command, doctor_command):
     main.add_command(command)
 
 
@@ -205,6 +206,8 @@ def run(
     work, console = WorkDir(work_dir), Console(stderr=True)
     submit(suite, work, paths, select)
     if serial:
+        from evalctl.serial import run_serial  # it brings both daemons' parts along
+
         ended = run_serial(work, max_workers=max_workers, progress=progress, verbose=verbose)
     else:
         ended = run_daemons(work, console, progress=progress, max_workers=max_workers, verbose=verbose)
@@ -228,7 +231,10 @@ def run(
     help="Seconds between looks with --watch.",
 )
 def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
-    """Show what stands in WORK_DIR: pairs, progress, errors, and whether the daemons live.
+    """Show what stands in WORK_DIR: pairs, progress, errors, tokens, cost, and whether the daemons live.
+
+    With --watch, whether a daemon beats is judged by its beat's change here, so no host's clock matters. What nothing
+    comes of is explained by `evalctl why`.
 
     Exit status 3 when a pair has failed, or when nobody works any more and pairs are left.
 
@@ -238,17 +244,17 @@ def status(work_dir: Path, as_json: bool, watch: bool, interval: float) -> None:
       evalctl status -w runs/first --watch
       evalctl status -w runs/first --json | jq .pairs
     """
-    work = WorkDir(work_dir)
+    work, clock = WorkDir(work_dir), SystemClock()
     if as_json:
-        for state in _states(work, interval, watch=watch):
+        for state in states(work, clock, lambda: time.sleep(interval), watch=watch):
             click.echo(encode_record(state).decode())
     elif watch:
         console = Console()
         with Live(console=console, auto_refresh=False) as live:
-            for state in _states(work, interval, watch=True):
+            for state in states(work, clock, lambda: time.sleep(interval), watch=True):
                 live.update(state_table(state, rows=max(console.height - 12, 5)), refresh=True)
     else:
-        state = read_state(work, SystemClock().time())
+        state = read_state(work, clock.time())
         Console().print(state_table(state))
     sys.exit(3 if is_missing(state) else 0)
 
@@ -374,20 +380,3 @@ def serve_model(gguf: Path | None, parallel: int | None, context: int | None, po
     own = str(gguf.absolute()) if gguf is not None else None
     given = {"gguf": own, "parallel": parallel, "context": context, "port": port}
     serve_until_stopped({name: value for name, value in given.items() if value is not None})
-
-
-def _states(work: WorkDir, interval: float, *, watch: bool) -> Iterator[State]:
-    """What stands, again and again until both daemons have ended; once without `watch`."""
-    state: State | None = None
-    while True:
-        try:
-            state = read_state(work, SystemClock().time())
-        except OSError:
-            if state is None:
-                raise  # not even a first look
-        else:
-            yield state
-            ended = all(view.state in ("finished", "aborted", "gone") for view in (*state.inferd, state.evald))
-            if ended or not watch:
-                return
-        time.sleep(interval)

@@ -73,7 +73,7 @@ def read_runs(root: Path, clock: Clock, wait: Callable[[float], object], observe
     """
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder")
-    works = [WorkDir(path) for path in sorted(_find(root))]
+    works = [WorkDir(path) for path in sorted(find(root))]
     watched = works if observe else [work for work in works if _needs_watching(work)]
     beats = {work.root: HeartbeatReader(_beats_of(work), clock, float("inf")) for work in watched}
     _watch(list(beats.values()), clock, wait, observe or 2 * BEAT + 1, to_the_end=bool(observe))
@@ -102,7 +102,7 @@ def runs_table(found: Runs) -> RenderableType:
     return Group(table, *reasons)
 
 
-def _find(root: Path) -> Iterator[Path]:
+def find(root: Path) -> Iterator[Path]:
     """The work_dirs under a folder, or the folder itself. No link is followed; what can't be listed is passed over."""
     folders, looked = [(root, 0)], 0
     while folders and looked < MOST:

@@ -119,8 +119,12 @@ def _dataset(suite: Suite, abbr: str) -> DatasetConfig:
 
 def _heads(suite: Suite, dataset: DatasetConfig) -> Iterator[_Head]:
     for task in read_tasks(dataset, dataset_path(suite, dataset), task_fault):
+        if task.request_type != "generate_until":
+            kind = f"is a {task.request_type} task: a file of texts tells no likelihoods"
+            raise UsageError(f"{dataset.abbr}: task {show(task.task_id)} {kind}")
         if (needed := len(requests.instances_of(task))) > 1:
-            raise UsageError(f"{dataset.abbr}: task {show(task.task_id)} needs {needed} answers: a file holds one a task")
+            many = f"needs {needed} answers: a file holds one a task"
+            raise UsageError(f"{dataset.abbr}: task {show(task.task_id)} {many}")
         yield _Head(task.task_id, task.targets)
 
 

@@ -40,7 +40,8 @@ def run_serial(work: WorkDir, *, max_workers: int | None, progress: bool, verbos
     max_workers: instead of the suite's own; with one, all calls are made on this thread, as all scoring is: there a
     debugger works. Raises UsageError when an inferd or an evald is at work there.
     """
-    logger = log.configure("evalctl", work.log("evalctl", socket.gethostname()), verbose=verbose, quiet=not progress)
+    file = work.log("evalctl", socket.gethostname())
+    logger = log.configure("evalctl", file, run=work.root.name, verbose=verbose, quiet=not progress)
     suite, plan = planned(work, SystemClock(), lambda: None, logger)
     stop = daemon.StopSignal()
     stop.install()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +38,8 @@ AT_WORK = ("starting", "running", "paused", "draining")
 
 class DaemonView(Struct, frozen=True, kw_only=True):
     """A daemon as its beat and its claim show it. meaning: that in words. acknowledged: the last commands that it
-    took in.
+    took in. (boot_id, seq) changes with each beat, every `interval` seconds; beat_seconds: since it was last seen to
+    change, by the clock of whoever looks; null where nobody watched.
     """
 
     state: ViewState
@@ -45,6 +47,10 @@ class DaemonView(Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     beat_at: str = ""
+    boot_id: str = ""
+    seq: int = 0
+    interval: float = 0.0
+    beat_seconds: float | None = None
     reason: str = ""
     counters: dict[str, float] = {}
     acknowledged: tuple[Acknowledgement, ...] = ()
@@ -87,7 +93,8 @@ class PairView(Struct, frozen=True, kw_only=True):
 
 class State(Record, frozen=True, kw_only=True):
     """The whole of `evalctl status --json`. rate and eta_seconds: over all pairs. docs, instances, requests: as
-    planned.
+    planned. in_flight, limit, retries_waiting: of the inferds at work together, by their beats. errors: failed attempts
+    by class, 429s as `rate_limited`; failed: requests that failed for good.
     """
 
     work_dir: str
@@ -100,9 +107,15 @@ class State(Record, frozen=True, kw_only=True):
     completed: int
     answered: int
     attempts: int
+    in_flight: int
+    limit: int
+    retries_waiting: int
     errors: dict[str, int]
+    failed: dict[str, int]
     late_answers: int
     duplicates: int
+    prompt_tokens: int
+    completion_tokens: int
     rate: float | None
     eta_seconds: float | None
     cost: float
@@ -120,7 +133,8 @@ def read_state(work: WorkDir, now: float) -> State:
     for model in {pair.model for pair in plan.pairs}:
         look_again(work.infer_status_of(model))
     inferds = _inferds(work)
-    alive = any(view.state in AT_WORK for view in inferds)
+    working = [view for view in inferds if view.state in AT_WORK]
+    alive = bool(working)
     pairs = tuple(_pair(work, pair, alive) for pair in plan.pairs)
     rates = [pair.rate for pair in pairs if pair.rate is not None and pair.infer == "running"]
     rate = sum(rates) if rates else None
@@ -136,9 +150,15 @@ def read_state(work: WorkDir, now: float) -> State:
         completed=sum(pair.completed for pair in pairs),
         answered=sum(pair.answered for pair in pairs),
         attempts=sum(pair.attempts for pair in pairs),
+        in_flight=sum(count(view, "in_flight") for view in working),
+        limit=sum(count(view, "limit") for view in working),
+        retries_waiting=sum(count(view, "retries_waiting") for view in working),
         errors=_merged(pair.errors for pair in pairs),
+        failed=_merged(pair.failed for pair in pairs),
         late_answers=sum(pair.late_answers for pair in pairs),
         duplicates=sum(pair.duplicates for pair in pairs),
+        prompt_tokens=sum(pair.prompt_tokens for pair in pairs),
+        completion_tokens=sum(pair.completion_tokens for pair in pairs),
         rate=rate,
         eta_seconds=left / rate if rate else None,
         cost=sum(pair.cost for pair in pairs),
@@ -154,6 +174,12 @@ def is_missing(state: State) -> bool:
     working = any(view.state in AT_WORK for view in views)
     over = not working and any(view.state != "not started" for view in views)
     return any("fail" in (pair.infer, pair.eval) or (over and pair.eval != "done") for pair in state.pairs)
+
+
+def count(view: DaemonView, name: str) -> int:
+    """A counter of its beat; 0 where it tells none that is a number."""
+    told = view.counters.get(name, 0.0)
+    return int(told) if math.isfinite(told) else 0
 
 
 def _merged(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -198,6 +224,9 @@ def _daemon(path: Path, claim: Path, name: str) -> DaemonView:
         host=beat.host,
         pid=beat.pid,
         beat_at=beat.time,
+        boot_id=beat.boot_id,
+        seq=beat.seq,
+        interval=beat.interval,
         reason=beat.reason,
         counters=beat.counters,
         acknowledged=beat.acknowledged,

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evalctl.state import DaemonView, PairView, State
+from evalctl.watching import is_silent
 from evald.leaderboard import Report
 from evald.report import board, breakdown, numbers
 from shared.records import Straggler
@@ -17,6 +18,7 @@ LEFT = ("model", "dataset", "group", "first", "second")
 COLUMNS = 6  # datasets that stand beside the models; more get a table of their own
 STRAGGLERS = 3
 ELSEWHERE = ("p", "detectable", "docs")  # columns that a narrow terminal has no room for; report.md shows them
+BAR = 10  # characters
 SHOWN_PAIRS = 10  # rows of groups, and of pairs of models
 SHOWN = 20  # notes and errors below a table; all of them stand in the JSON
 STYLES = {
@@ -41,6 +43,7 @@ def state_table(state: State, *, rows: int | None = None) -> RenderableType:
         "model": [plain(pair.model) for pair in pairs],
         "dataset": [plain(pair.dataset) for pair in pairs],
         "inference": [Text(pair.infer, STYLES.get(pair.infer, "")) for pair in pairs],
+        "done": [Text(bar(pair.completed, pair.total) if pair.infer == "running" else "") for pair in pairs],
         "answered": [Text(f"{pair.answered}/{pair.total}") for pair in pairs],
         "in flight": [Text(str(pair.in_flight or "")) for pair in pairs],
         "rate": [Text(f"{pair.rate:.1f}/s" if pair.rate and pair.infer == "running" else "") for pair in pairs],
@@ -62,8 +65,7 @@ def state_table(state: State, *, rows: int | None = None) -> RenderableType:
         below.append(Text(f"... and {len(notes) - SHOWN} more with --json"))
     if len(pairs) < len(state.pairs):
         below.insert(0, Text(f"... and {len(state.pairs) - len(pairs)} more pairs"))
-    whole = Text(progress_line(state) + (f", {state.cost:.4f} USD" if state.cost else ""))
-    return Group(*lines, whole, Text(""), table, *below)
+    return Group(*lines, Text(progress_line(state)), Text(load_line(state)), Text(""), table, *below)
 
 
 def progress_line(state: State) -> str:
@@ -80,6 +82,25 @@ def progress_line(state: State) -> str:
         parts.append(f"failed attempts: {numbers.errors(state.errors)}")
     parts.append(numbers.wasted(state.late_answers, state.duplicates))
     return ", ".join(filter(None, parts))
+
+
+def load_line(state: State) -> str:
+    """What is under way, and what was spent so far."""
+    parts = []
+    if state.limit:
+        parts += [f"in flight {state.in_flight} of {state.limit}", f"{state.retries_waiting} retries waiting"]
+    if refused := state.errors.get("rate_limited"):
+        parts.append(f"429s: {refused}")
+    parts.append(f"tokens {state.prompt_tokens} prompt, {state.completion_tokens} completion")
+    if state.cost:
+        parts.append(f"{state.cost:.4f} USD")
+    return ", ".join(parts)
+
+
+def bar(done: int, total: int) -> str:
+    """Full only when all is done."""
+    full = min(BAR, BAR * done // total) if total else 0
+    return "━" * full + "─" * (BAR - full)
 
 
 def _note(pair: PairView) -> Text | None:
@@ -160,7 +181,11 @@ def _daemon(name: str, view: DaemonView) -> Text:
     reason = f": {view.reason}" if view.reason else ""
     text = Text(f"{name}  ")
     text.append(view.state, STYLES.get(view.state, ""))
-    return text.append(clean(f"{where}, {view.meaning}{reason}"))
+    text.append(clean(f"{where}, {view.meaning}{reason}"))
+    if view.beat_seconds is not None:
+        hangs = ": it hangs, or its mount does" if is_silent(view) else ""
+        text.append(f", beat {view.seq} came {view.beat_seconds:.0f} s ago{hangs}", "red" if hangs else "dim")
+    return text
 
 
 def _counts(counts: Mapping[str, int]) -> str:

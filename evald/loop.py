@@ -20,7 +20,7 @@ from evald.summary import RESULT_LIMIT, write_summary
 from evald.watch import Events, Pair, Wake, Watch
 from evald.workers import OverTime, Scorers
 from shared import claims
-from shared.atomic import look_again, sweep
+from shared.atomic import look_again, open_regular, sweep
 from shared.clock import Clock, utc
 from shared.config import EvalConfig
 from shared.daemon import StopSignal
@@ -204,7 +204,7 @@ class Loop:
     def _load_plan(self) -> None:
         """Read the plan when it is new. Opening revalidates what NFS has cached, a bare stat would not."""
         try:
-            with self._work.plan.open("rb") as file:
+            with open_regular(self._work.plan) as file:
                 stat = _stat(file.fileno())
         except FileNotFoundError:
             if self._plan is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from shared.atomic import open_regular
 from shared.errors import TandemError
 from shared.journal import split_lines
 from shared.layout import WorkDir
@@ -57,7 +58,7 @@ class Predictions:
         for path, digest in files:
             seen = hashlib.sha256()
             try:
-                file = path.open("rb")
+                file = open_regular(path)
             except FileNotFoundError:
                 raise Incomplete(f"{path}: not there yet") from None
             with file:

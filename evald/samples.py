@@ -18,7 +18,7 @@ import msgspec
 from evald.doc import Doc
 from evald.predictions import Incomplete
 from shared import requests
-from shared.atomic import Replacement, remove
+from shared.atomic import Replacement, open_regular, remove
 from shared.chat import placed_targets
 from shared.config import ModelConfig
 from shared.errors import UsageError, WorkDirError
@@ -35,7 +35,7 @@ from shared.records import (
     check_schema,
     encode_record,
 )
-from shared.suite import parse_suite
+from shared.suite import parse_suite, submitted_suite
 from shared.tables import show
 
 
@@ -104,7 +104,7 @@ def find_sample(work: WorkDir, model: str, dataset: str, task_id: str) -> Sample
     path = work.samples(model, dataset)
     wanted = msgspec.json.encode(task_id)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for number, (_, line) in enumerate(split_lines(file), 1):
                 if wanted in line and (found := _read(line, f"{path}:{number}")).task_id == task_id:
                     return found
@@ -124,7 +124,7 @@ def _read(line: bytes, place: str) -> SampleLine:
 
 
 def _model(work: WorkDir, abbr: str) -> ModelConfig:
-    suite = parse_suite(work.suite.read_bytes(), str(work.suite), work.root, check_files=False)
+    suite = parse_suite(submitted_suite(work.suite), str(work.suite), work.root, check_files=False)
     for model in suite.models:
         if model.abbr == abbr:
             return model

@@ -122,6 +122,15 @@ class Scoring:
             self._wake.wait(1.0)
             self._loop.step(self._clock.monotonic())
 
+    def counters(self) -> dict[str, float]:
+        """Progress in numbers. From any thread."""
+        return self._loop.counters()
+
+    @property
+    def reason(self) -> str:
+        """Why it ended before all was scored; "" where it didn't."""
+        return self._loop.reason
+
     def finish(self) -> int:
         """Write down what wasn't scored, and why, and the summary; the exit status."""
         loop = self._loop

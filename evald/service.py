@@ -19,10 +19,11 @@ from evald.watch import Wake
 from evald.workers import Workers
 from shared import claims, daemon, log
 from shared.clock import SystemClock
-from shared.config import EvalConfig
+from shared.config import EvalConfig, NotifyConfig, Suite
 from shared.errors import UsageError
 from shared.layout import WorkDir
-from shared.suite import parse_suite
+from shared.suite import parse_suite, submitted_suite
+from shared.vigil import Vigil
 
 FATAL, USAGE = 1, 2  # exit statuses
 
@@ -65,37 +66,50 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
     if not work.root.is_dir():
         click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
         return USAGE
-    logger = log.configure("evald", work.log("evald", socket.gethostname()), verbose=verbose)
+    logger = log.configure("evald", work.log("evald", socket.gethostname()), run=work.root.name, verbose=verbose)
     return daemon.exit_status(lambda: _claim_and_serve(work, options, stop, logger), logger)
 
 
 def _claim_and_serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
-    config = msgspec.structs.replace(read_config(work), **options)
+    suite = read_suite(work)
+    config = msgspec.structs.replace(suite.eval, **options)
     claim = claims.take(work.evald_claim, timeout=claims.START_PATIENCE)
     if claim is None:
         logger.error("another evald is at work here", owner=claims.owner(work.evald_claim))
         return FATAL
     with claim:
-        return _serve(work, config, options, stop, logger)
+        return _serve(work, suite.notify, config, options, stop, logger)
 
 
-def read_config(work: WorkDir) -> EvalConfig:
+def read_suite(work: WorkDir) -> Suite:
     try:
-        text = work.suite.read_bytes()
+        text = submitted_suite(work.suite)
     except FileNotFoundError:
         raise UsageError(f"{work.suite}: no suite here: `evalctl submit SUITE -w {work}` puts it in place") from None
-    return parse_suite(text, str(work.suite), work.root, check_files=False).eval
+    return parse_suite(text, str(work.suite), work.root, check_files=False)
 
 
-def _serve(work: WorkDir, config: EvalConfig, options: dict[str, Any], stop: daemon.StopSignal, logger: Any) -> int:
-    wake = Wake()
+def _serve(
+    work: WorkDir,
+    notify: NotifyConfig,
+    config: EvalConfig,
+    options: dict[str, Any],
+    stop: daemon.StopSignal,
+    logger: Any,
+) -> int:
+    wake, clock = Wake(), SystemClock()
     stop.on_signal = wake
     workers = Workers(config.max_num_workers, preload=["evald.service"])
-    scoring = Scoring(work, config, workers, stop, wake, SystemClock(), logger)
+    scoring = Scoring(work, config, workers, stop, wake, clock, logger)
+    vigil = Vigil(notify, work, "evald", clock, logger, counters=scoring.counters)
+    vigil.start()
     try:
         scoring.heed(options)
         scoring.run()
-        return scoring.finish()
+        code = scoring.finish()
     except BaseException as error:
         scoring.abort(error)
+        vigil.end(FATAL, f"{type(error).__name__}: {error}", stopped=stop.event.is_set())
         raise
+    vigil.end(code, scoring.reason, stopped=stop.event.is_set())
+    return code

@@ -21,7 +21,7 @@ from evald.report.csv import leaderboard_csv
 from evald.report.markdown import markdown
 from evald.results import PairResult
 from evald.stats.draws import Floats
-from shared.atomic import replace
+from shared.atomic import open_regular, replace
 from shared.errors import WorkDirError
 from shared.journal import split_lines
 from shared.layout import WorkDir
@@ -161,7 +161,7 @@ class _Headlines:
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
         try:
-            self._lines = split_lines(stack.enter_context(path.open("rb")))
+            self._lines = split_lines(stack.enter_context(open_regular(path)))
         except OSError as error:
             raise self._damaged(error) from None
         self._decode = msgspec.json.Decoder(_ScoreHead).decode
@@ -186,7 +186,7 @@ class _Headlines:
                 if head.doc_id > self._last:
                     self._last = head.doc_id
                     return head
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._damaged(error) from None
         return None
 

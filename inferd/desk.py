@@ -14,7 +14,7 @@ class Desk:
     """One for all models. What a call raises, `serve` raises."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     def workers(self, work: Callable[[Job], None]) -> DeskWorkers:
         """For one model. work: makes a job's call and reports it."""
@@ -25,7 +25,7 @@ class Desk:
         while (call := self._calls.get()) is not None:
             call()
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], object]) -> None:
         """Have this called as well. From any thread."""
         self._calls.put(call)
 

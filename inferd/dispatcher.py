@@ -250,10 +250,10 @@ class Dispatcher:
             self._log.warning("model unhealthy", model=lane.model.abbr, reason=lane.health.reason)
         run.last_error = f"{ended.error.kind}: {ended.message}"
         wait = next_wait(ended.error, job.attempt, self._config, self._uniform)
+        job.log_failure(self._log, ended, None if run.given_up else wait)
         if wait is None or run.given_up:
             failure = Failure(job.request.key, ended.error.kind, run.last_error, job.attempt, ended.latency)
-            if isinstance(ended.error, Permanent):
-                run.refused_for_good += 1
+            run.refused_for_good += isinstance(ended.error, Permanent)
             self._save(lane, run, ended.line, failure, job.request)
         else:
             self._save(lane, run, ended.line, None, job.request)

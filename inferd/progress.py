@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
-from inferd.ask import Asker
+from inferd.ask import Asker, Ended
 from inferd.feed import Failure, Feed, Where, not_run
 from inferd.limiter import Health, Permits
 from inferd.merge import Merge
@@ -138,6 +138,24 @@ class Job:
     sent: float = 0.0  # monotonic
     abandoned: bool = False
 
+    def log_failure(self, log: Any, ended: Ended, retry_in: float | None) -> None:
+        """A failed attempt, for who looks closely. retry_in: seconds; None: it isn't tried again."""
+        request, error = self.request, ended.error
+        log.debug(
+            "attempt failed",
+            model=self.run.pair.model,
+            dataset=self.run.shard.stem,
+            request=request.key,
+            task=request.task.task_id,
+            repeat=request.repeat,
+            attempt=self.attempt,
+            error=error.kind if error is not None else "",
+            status=error.status if error is not None else None,
+            message=ended.message,
+            latency=round(ended.latency, 3),
+            retry_in=retry_in,
+        )
+
 
 class Workers(Protocol):
     """What makes a model's calls: a pool of threads, or an engine. Whoever submits a job holds its permit."""
@@ -236,6 +254,7 @@ class Lane:
 def figures(lanes: Sequence[Lane], now: float) -> dict[str, float]:
     """All models together, for the beat and the log."""
     oldest = min((next(iter(lane.in_flight.values())).sent for lane in lanes if lane.in_flight), default=now)
+    retries = [due for lane in lanes if (due := lane.next_retry()) is not None]
     return {
         "pairs_open": sum(len(lane.runs) for lane in lanes),
         "pairs_waiting": sum(len(lane.waiting) + len(lane.foreign) + lane.opening for lane in lanes),
@@ -243,4 +262,5 @@ def figures(lanes: Sequence[Lane], now: float) -> dict[str, float]:
         "limit": sum(lane.permits.limit for lane in lanes),
         "retries_waiting": sum(lane.retries for lane in lanes),
         "oldest_in_flight_seconds": round(now - oldest, 3),
+        "next_retry_seconds": round(max(min(retries, default=now) - now, 0.0), 3),
     }

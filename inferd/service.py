@@ -23,7 +23,7 @@ import msgspec
 
 from inferd import local_model
 from inferd.adapters import cannot, is_carried, model_faults
-from inferd.inference import INCOMPLETE, Inference, sweep_statuses, with_local_servers
+from inferd.inference import FATAL, INCOMPLETE, Inference, sweep_statuses, with_local_servers
 from inferd.lifecycle import LOOKAHEAD
 from inferd.orders import Orders
 from inferd.progress import Lane
@@ -37,8 +37,9 @@ from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan_if_sound, suite_digest
 from shared.records import Plan
 from shared.steering import Steering
-from shared.suite import parse_suite
+from shared.suite import parse_suite, submitted_suite
 from shared.supervision import ServiceManager
+from shared.vigil import Vigil
 
 USAGE = 2  # exit status
 OTHER_FILES = 64  # beside sockets, claims and journals
@@ -87,7 +88,7 @@ def run(work: WorkDir, options: dict[str, Any], *, verbose: bool = False) -> int
     if not work.root.is_dir():
         click.echo(f"{work}: no such folder: `evalctl submit SUITE -w {work}` makes it", err=True)
         return USAGE
-    logger = log.configure("inferd", work.log("inferd", socket.gethostname()), verbose=verbose)
+    logger = log.configure("inferd", work.log("inferd", socket.gethostname()), run=work.root.name, verbose=verbose)
     return daemon.exit_status(lambda: _serve(work, options, stop, logger), logger)
 
 
@@ -116,6 +117,16 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             on_beat=manager.tell,
         )
         beat.start()
+        vigil = Vigil(
+            suite.notify,
+            work,
+            "inferd",
+            clock,
+            logger,
+            counters=lambda: inference.counters() if inference is not None else {},
+            idle=lambda: inference is None or inference.dispatcher.paused or inference.dispatcher.draining,
+        )
+        vigil.start()
 
         def moves() -> None:
             """The loop goes on."""
@@ -130,7 +141,7 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
 
         try:
             suite, plan = planned(work, clock, tick, logger)
-            text = work.suite.read_bytes()  # nobody submits another while an inferd holds its claim
+            text = submitted_suite(work.suite)  # nobody submits another while an inferd holds its claim
             config = msgspec.structs.replace(suite.infer, **options)
             suite = with_local_servers(suite, stack, work, stop.event, logger)
             if first is not None:
@@ -149,15 +160,21 @@ def _serve(work: WorkDir, options: dict[str, Any], stop: daemon.StopSignal, logg
             steering.start()
             manager.ready()
             logger.info("running", pairs=len(plan.pairs), requests=sum(pair.requests for pair in plan.pairs))
-            return _run(inference, stop, beat, manager, logger)
+            return _run(inference, stop, beat, manager, vigil, logger)
         except BaseException as error:
             reason = f"{error}" if isinstance(error, (TandemError, OSError)) else f"{type(error).__name__}: {error}"
             beat.finish("aborted", reason)
+            vigil.end(getattr(error, "exit_code", FATAL), reason, stopped=stop.event.is_set())
             raise
 
 
 def _run(
-    inference: Inference, stop: daemon.StopSignal, beat: HeartbeatWriter, manager: ServiceManager, logger: Any
+    inference: Inference,
+    stop: daemon.StopSignal,
+    beat: HeartbeatWriter,
+    manager: ServiceManager,
+    vigil: Vigil,
+    logger: Any,
 ) -> int:
     """From the first request to the last status."""
     stop.on_signal = inference.wake
@@ -181,6 +198,7 @@ def _run(
         exit_status=ended.code,
         reason=ended.reason,
     )
+    vigil.end(ended.code, ended.reason, stopped=stop.event.is_set())
     return ended.code
 
 
@@ -195,7 +213,7 @@ def remove_dead_beats(work: WorkDir) -> None:
 
 def _read_suite(work: WorkDir) -> tuple[Suite, bytes]:
     try:
-        text = work.suite.read_bytes()
+        text = submitted_suite(work.suite)
     except FileNotFoundError:
         raise UsageError(f"{work.suite}: no suite here: `evalctl submit SUITE -w {work}` puts it in place") from None
     # The datasets' own files are needed only by who plans: a planned work_dir goes on any host.

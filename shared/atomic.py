@@ -8,6 +8,7 @@ file one writer); a full disk shows as OSError at `replace` or `sync`, and the o
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -15,9 +16,12 @@ import socket
 import stat
 import zlib
 from collections.abc import Callable, Iterable
+from io import BufferedReader
 from pathlib import Path
 
 FILE_MODE = 0o640
+MOSTLY = 1 << 16
+"""Bytes of which most files that are read as a whole have less."""
 _TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{8}-\d+\.new", re.DOTALL)
 _HOST = f"{zlib.crc32(socket.gethostname().encode()):08x}"
 FOLDER_MODE = 0o750
@@ -170,12 +174,31 @@ def read_regular(path: Path, limit: int) -> bytes:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError(f"{path}: not a regular file")
         with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
+            data = file.read(min(limit + 1, MOSTLY))
+            if len(data) == MOSTLY:  # memory for all that may come is taken only where there is more
+                data += file.read(limit + 1 - MOSTLY)
     finally:
         os.close(fd)
     if len(data) > limit:
         raise ValueError(f"{path}: larger than {limit} bytes")
     return data
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file, to be read bit by bit. Raises OSError as open does, and when it is anything else: a FIFO would
+    block for ever.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 class AppendFile:

@@ -70,7 +70,7 @@ def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Cla
 def held(path: Path) -> bool | None:
     """Whether a live process holds the claim; None when this filesystem can't tell. Asking doesn't take it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO in its place would block for ever
     except FileNotFoundError:
         return False
     except OSError:
@@ -92,7 +92,7 @@ def owner(path: Path) -> str:
     """Who took the claim last, as a text for people."""
     try:
         known = msgspec.json.decode(read_regular(_owner_path(path), 4096), type=Owner)
-    except (OSError, ValueError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return "another process"
     return f"process {known.pid} on {known.host}"
 

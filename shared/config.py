@@ -157,18 +157,18 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
 
     format: by default told from the file's name; JSON and JSON lines are told apart by their content. columns: the
     names of the columns of a CSV or TSV file without a header. prompt: a Jinja template over the row's fields.
-    messages: turns whose contents are such templates. target_regex: what to take from the target (its first group, or
-    all that matched when it has none; the last match); a target without a match is refused. metric, post_process,
-    filters: see `shared.scoring`; the first metric is the headline. metric, post_process, filters, category, few_shot
-    and generation hold for all tasks that don't tell their own. repeats: samples of each task. seed_per_repeat: a
-    repeat's seed is seed + repeat; if false, each repeat sends the same one. limit: which rows are asked
-    (`shared.records.Limit`); by default all. few_shot_draw: examples drawn for each task. num_shards, max_shard_size:
-    into how many shards a pair is split, or of how many docs each. tags: words to choose it by. request_type: how the
-    model is asked: for a text, or how likely it holds one (`shared.records.TaskSpec`). target_delimiter: stands between
-    a prompt and what follows it, where both are plain text. chat_mode: which turns of a chat are asked: `last`, the one
-    at the end; `every`, each user turn behind the model's own answers; `every_with_gt`, each behind the gold answers.
-    system: put first where the task has no system turn. few_shot_format: examples as `turns` of the chat, or as `text`
-    in front of the question.
+    messages: turns whose contents are such templates. choices: such templates, too, one a choice. target_regex: what to
+    take from the target (its first group, or all that matched when it has none; the last match); a target without a
+    match is refused. metric, post_process, filters: see `shared.scoring`; the first metric is the headline. metric,
+    post_process, filters, category, few_shot and generation hold for all tasks that don't tell their own. repeats:
+    samples of each task. seed_per_repeat: a repeat's seed is seed + repeat; if false, each repeat sends the same one.
+    limit: which rows are asked (`shared.records.Limit`); by default all. few_shot_draw: examples drawn for each task.
+    num_shards, max_shard_size: into how many shards a pair is split, or of how many docs each. tags: words to choose it
+    by. request_type: how the model is asked: for a text, or how likely it holds one (`shared.records.TaskSpec`).
+    target_delimiter: stands between a prompt and what follows it, where both are plain text. chat_mode: which turns of
+    a chat are asked: `last`, the one at the end; `every`, each user turn behind the model's own answers;
+    `every_with_gt`, each behind the gold answers. system: put first where the task has no system turn. few_shot_format:
+    examples as `turns` of the chat, or as `text` in front of the question.
     """
 
     abbr: Name
@@ -178,6 +178,7 @@ class DatasetConfig(_Table, frozen=True, kw_only=True):
     fields: FieldMapping | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
+    choices: Annotated[tuple[str, ...], Meta(min_length=2)] | None = None
     few_shot: tuple[Example, ...] = ()
     few_shot_draw: FewShotDraw | None = None
     target_regex: str | None = None
@@ -290,6 +291,22 @@ class BudgetConfig(_Table, frozen=True, kw_only=True):
     requests: Count | None = None
 
 
+NotifyEvent = Literal["stall", "failure", "budget", "finish"]
+
+
+class NotifyConfig(_Table, frozen=True, kw_only=True):
+    """The `[notify]` table: a webhook that is told of what nobody watches.
+
+    url_env: the name of the variable that holds its URL, never the URL. events: which are told: `stall`, no request was
+    answered for `stall_after` seconds; `failure`, a pair failed, or a daemon ended without all its pairs; `budget`, it
+    is used up; `finish`, a daemon came to its end, or was stopped.
+    """
+
+    url_env: str = ""
+    events: tuple[NotifyEvent, ...] = ("stall", "failure", "budget", "finish")
+    stall_after: Seconds = 300.0
+
+
 class Suite(_Table, frozen=True, kw_only=True):
     """What the user wants run: every model over every dataset, or over those that `combinations` say.
 
@@ -304,6 +321,7 @@ class Suite(_Table, frozen=True, kw_only=True):
     infer: InferConfig = InferConfig()
     eval: EvalConfig = EvalConfig()
     budget: BudgetConfig = BudgetConfig()
+    notify: NotifyConfig = NotifyConfig()
     groups: tuple[GroupConfig, ...] = ()
     combinations: tuple[CombinationConfig, ...] = ()
     select: SelectConfig = SelectConfig()

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from shared.atomic import AppendFile
+from shared.atomic import AppendFile, open_regular
 from shared.layout import WorkDir
 from shared.records import ANSWERS, SCHEMA, Attempt, Prediction, Usage, check_schema
 
@@ -83,7 +83,7 @@ def read_rows(
     docs: those that matter, None for all; lines of others are passed over half read, at a third of the cost.
     """
     decode: Callable[[bytes], Attempt | Prediction] = msgspec.json.Decoder(kind).decode
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for offset, line in split_lines(file):
             try:
                 if docs is not None and _doc_id(line).doc_id not in docs:

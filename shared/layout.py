@@ -25,6 +25,7 @@
     logs/                                           both     append-only
     demo/                                           evalctl  write-once   the demo's own suite, where it runs
     given/<dataset>.jsonl                           evalctl  replaced     tasks that came over the Python API
+    .doctor/                                        evalctl  removed      what `evalctl doctor` tries the mount with
 
 A work_dir of `evalctl score` has no inferd: evalctl writes there what inferd would have. With `evalctl run --serial`,
 and over the Python API, one process writes what both daemons would, under the claims of both.
@@ -260,6 +261,11 @@ class WorkDir:
     def demo(self) -> Path:
         """Where `evalctl demo` puts its suite before it submits it."""
         return self.root / "demo"
+
+    @property
+    def doctor(self) -> Path:
+        """Where `evalctl doctor` tries the mount, and two of them find each other. Nothing in it outlives them."""
+        return self.root / ".doctor"
 
     def given_tasks(self, dataset: str) -> Path:
         """Where tasks that came over the Python API lie until they are planned."""

@@ -16,8 +16,9 @@ MAX_BYTES = 64 << 20
 BACKUPS = 4
 
 
-def configure(daemon: str, file: Path | None, *, verbose: bool = False, quiet: bool = False) -> Any:
-    """Set up logging for one process and return its logger. file: where the JSON lines go; None for nowhere.
+def configure(daemon: str, file: Path | None, *, run: str = "", verbose: bool = False, quiet: bool = False) -> Any:
+    """Set up logging for one process and return its logger. file: where the JSON lines go; None for nowhere. run: the
+    work_dir's name, in each of its lines.
 
     On stderr stand readable lines, from `info` up (`debug` with verbose, `warning` with quiet). A log file that can't
     be opened or written to never stops the daemon: what it says goes to stderr.
@@ -28,21 +29,28 @@ def configure(daemon: str, file: Path | None, *, verbose: bool = False, quiet: b
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        # The filter comes first: a line that nobody reads costs next to nothing.
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+    who = {"daemon": daemon, "run": run} if run else {"daemon": daemon}
+
+    def of_others(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**who, **line}
+
     root = logging.getLogger()
     root.handlers.clear()
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(
         structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, of_others],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
-            ]
+            ],
         )
     )
     if quiet:
@@ -60,13 +68,15 @@ def configure(daemon: str, file: Path | None, *, verbose: bool = False, quiet: b
         else:
             handler.setFormatter(
                 structlog.stdlib.ProcessorFormatter(
+                    foreign_pre_chain=[*shared, of_others],
                     processors=[
                         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                         structlog.processors.format_exc_info,
                         structlog.processors.JSONRenderer(),
-                    ]
+                    ],
                 )
             )
             root.addHandler(handler)
-    logging.getLogger("watchdog").setLevel(logging.WARNING)
-    return structlog.get_logger(daemon).bind(daemon=daemon)
+    for chatty in ("watchdog", "filelock"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return structlog.get_logger(daemon).bind(**who)

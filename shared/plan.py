@@ -83,15 +83,13 @@ def make_plan(
         path = dataset_path(suite, dataset)
         source, counter = Source(dataset, path), _Counter(keep=is_cut(dataset))
         try:
-            tasks = read_tasks(dataset, path, fault, source=source)
+            tasks = read_tasks(dataset, path, fault, repeats=dataset.repeats, source=source)
             _, digest = atomic.replace_lines(work.staged_tasks(dataset.abbr), counter.lines(tasks), tick=tick)
         except SuiteError as error:
             problems += error.problems
             continue
-        for model in (models[model] for model, abbr in meeting if abbr == dataset.abbr):
-            for request_type in sorted(counter.request_types):
-                if (why := cannot(model, request_type)) is not None:
-                    problems.append(Problem(f"{model.abbr} x {dataset.abbr}", why))
+        asked = (models[model] for model, abbr in meeting if abbr == dataset.abbr)
+        problems += unable(asked, dataset, counter.request_types, cannot)
         record = PlanDataset(
             abbr=dataset.abbr,
             docs=counter.docs,
@@ -132,6 +130,19 @@ def make_plan(
     return plan
 
 
+def unable(
+    models: Iterable[ModelConfig],
+    dataset: DatasetConfig,
+    request_types: Iterable[RequestType],
+    cannot: Callable[[ModelConfig, RequestType], str | None],
+) -> Iterator[Problem]:
+    """Which of the dataset's models can't be asked as its tasks need. cannot: see `make_plan`."""
+    for model in models:
+        for request_type in sorted(request_types):
+            if (why := cannot(model, request_type)) is not None:
+                yield Problem(f"{model.abbr} x {dataset.abbr}", why)
+
+
 def read_plan(work: WorkDir) -> Plan | None:
     """None when there is none. Raises WorkDirError, with the remedy, when it is damaged."""
     try:
@@ -158,11 +169,11 @@ def read_planned_ids(work: WorkDir, dataset: str, first: int = 0, end: int | Non
 
 
 def _read_lines(path: Path, decoder: msgspec.json.Decoder[L], first: int, end: int | None) -> Iterator[L]:
-    with path.open("rb") as file:
+    with atomic.open_regular(path) as file:
         for number, (_, line) in islice(enumerate(split_lines(file), 1), first, end):
             try:
                 task = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise WorkDirError(f"{path}:{number}: damaged ({error}): submit the suite again") from None
             if task.schema != SCHEMA:
                 check_schema(line, f"{path}:{number}")
@@ -170,7 +181,7 @@ def _read_lines(path: Path, decoder: msgspec.json.Decoder[L], first: int, end: i
 
 
 def tasks_digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with atomic.open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -35,7 +35,8 @@ DaemonState = Literal["starting", "running", "paused", "draining", "finished", "
 CommandName = Literal["pause", "resume", "drain", "stop", "cancel", "retune", "reload"]
 
 COMMAND_ID = r"^[0-9A-Za-z][0-9A-Za-z.-]{0,79}$"
-_Short = Annotated[str, Meta(max_length=300)]
+_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters: it is shown on terminals
+_Short = Annotated[str, Meta(max_length=300, pattern=_PLAIN)]
 
 
 def _schema() -> int:
@@ -465,7 +466,7 @@ class Command(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     model: _Short = ""
     dataset: _Short = ""
     max_workers: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-    reason: Annotated[str, Meta(max_length=1000)] = ""
+    reason: Annotated[str, Meta(max_length=1000, pattern=_PLAIN)] = ""
 
 
 class Acknowledgement(Struct, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 Whoever plans calls this before the plan is written. A file of a stem that can hold docs of other shards than the stem's
 own goes to the pair's own name: journals as journals of the dataset (`tmp_<dataset>.<claim>.jsonl`), predictions as
-merged ones (`tmp_<dataset>.<token>.merged.jsonl`). A shard reads those of its stem and those of the dataset, so no
-journal of a shard of this plan is read by another one. Statuses of such a stem are removed: nobody would believe them.
+merged ones (`tmp_<dataset>.<token>.merged.jsonl`). So do the files of a pair in shards that is planned no more. A shard
+reads those of its stem and those of the dataset, so no journal of a shard of this plan is read by another one. Statuses
+of such a stem are removed: nobody would believe them.
 
 Nothing is deleted that could hold an answer, each file is moved by one rename, and where it is killed in between the
 next planning goes on: what was moved is found under the old plan as well. A stem that another process has claimed is
@@ -40,6 +41,14 @@ class _Span(NamedTuple):
 def regroup(work: WorkDir, old: Plan | None, new: Plan) -> None:
     """old: the plan that the files there were made by, None where that isn't known."""
     was = {(pair.model, pair.dataset): _spans(pair) for pair in old.pairs} if old is not None else {}
+    planned = {(pair.model, pair.dataset): _spans(pair) for pair in new.pairs}
+    # First what is known: also of pairs that are planned no more, or nobody would know whose it is when they come back.
+    for pair in old.pairs if old is not None else ():
+        key = (pair.model, pair.dataset)
+        now = planned.get(key, {})
+        for stem, span in was[key].items():
+            if not (stem in now and span.within(now[stem])) and (key in planned or stem != pair.dataset):
+                _move(work, pair, stem)
     taken: dict[str, set[str]] = {}  # by model: stems that are some pair's, or were
     for plan in (new, *([old] if old is not None else [])):
         for pair in plan.pairs:
@@ -50,15 +59,17 @@ def regroup(work: WorkDir, old: Plan | None, new: Plan) -> None:
     for model, pairs in by_model.items():
         there = _numbered(work.stems(model))
         for pair in pairs:
-            before, now = was.get((model, pair.dataset), {}), _spans(pair)
-            # Such a name may be a dataset's own.
-            mine = before.keys() | now.keys()
-            own = {stem for stem in there.get(pair.dataset, ()) if stem in mine or stem not in taken[model]}
+            key = (model, pair.dataset)
+            # Such a name may be a dataset's own, of this plan or of one long ago.
+            own = {
+                stem
+                for stem in there.get(pair.dataset, ())
+                if stem in planned[key] or (stem not in taken[model] and not work.tasks(stem).is_file())
+            }
             if len(pair.shards) > 1:
                 own.add(pair.dataset)  # unsharded before, perhaps
-            for stem in sorted(own):
-                if stem not in now or stem not in before or not before[stem].within(now[stem]):
-                    _move(work, pair, stem)
+            for stem in sorted(own - was.get(key, {}).keys()):
+                _move(work, pair, stem)
 
 
 def _spans(pair: PlanPair) -> dict[str, _Span]:

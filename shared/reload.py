@@ -13,7 +13,7 @@ from shared.config import Suite
 from shared.control import Refused
 from shared.errors import SuiteError
 from shared.layout import WorkDir
-from shared.suite import asked_for, parse_suite
+from shared.suite import asked_for, parse_suite, submitted_suite
 
 INFER_FIXED = frozenset({"attempt_timeout", "commit_interval", "unhealthy_after", "unhealthy_timeout"})
 """Settings of [infer] that hold from an inferd's start to its end."""
@@ -41,7 +41,7 @@ def read_again(work: WorkDir, planned: bytes | None) -> Suite:
     Raises Refused.
     """
     try:
-        text = work.suite.read_bytes()
+        text = submitted_suite(work.suite)
         suite = parse_suite(text, str(work.suite), work.root, check_files=False)
     except OSError as error:
         raise Refused(f"the suite can't be read: {error}") from None

@@ -16,16 +16,17 @@ Everything that is wrong with one is told at once, when the task is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from shared import plugins
-from shared.records import Named, TaskSpec
+from shared.records import Named, TaskSpec, TaskType
 from shared.tables import convert_table, join_place, show, unknown_word
 from shared.vocabulary import (
+    LIKELIHOOD,
     METRICS,
     SELECTING,
     STEPS,
@@ -145,6 +146,27 @@ def use_faults(metric: Spec, post_process: Spec, filters: Mapping[str, Spec]) ->
             place = place_of(measure.filter)
             faults.append(f"metric_name: {measure.label} needs {k} responses, and {place} leaves {left}")
     return faults
+
+
+def type_faults(request_type: TaskType, measures: Iterable[Measure]) -> Iterator[str]:
+    """Metrics that don't score tasks of this type."""
+    for measure in measures:
+        fit = LIKELIHOOD.get(measure.name, frozenset({"generate_until"}))
+        if request_type not in fit:
+            yield f"metric_name: {measure.name} scores {' and '.join(sorted(fit))} tasks, not {request_type}"
+
+
+def repeats_fault(task: TaskSpec, repeats: int) -> str | None:
+    """Why so few repeats leave the task without a score, in words: of its headline, since other metrics that need more
+    say so beside it. The task has passed its checks.
+    """
+    headline = measures_of(task.metric_name, task.filters)[0]
+    if task.request_type == "generate_until":
+        for step in steps_of(pipelines_of(task)[headline.filter]):
+            if step.keeps is not None and step.keeps > repeats:
+                return f"{place_of(headline.filter)}: {step.name} needs {step.keeps} repeats, and there are {repeats}"
+    k = headline.parameters.k
+    return f"metric_name: {headline.label} needs {k} repeats, and there are {repeats}" if (k or 0) > repeats else None
 
 
 def place_of(name: str) -> str:

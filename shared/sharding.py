@@ -56,7 +56,7 @@ def cut(dataset: DatasetConfig, docs: int, requests: int, per_doc: Sequence[int]
 
 
 def cut_faults(planned: Sequence[tuple[DatasetConfig, PlanDataset]]) -> list[Problem]:
-    """Shards that are too many, and names that would be one file: of datasets, and of their shards."""
+    """Shards that are too many, and names that would be one file: of datasets, in shards or not, and of shards."""
     problems: list[Problem] = []
     owners: dict[str, str] = {}  # stem: dataset
     for config, dataset in planned:
@@ -68,7 +68,8 @@ def cut_faults(planned: Sequence[tuple[DatasetConfig, PlanDataset]]) -> list[Pro
             text = f"{dataset.docs} docs would be {count} shards: {key} must be {remedy}"
             problems.append(Problem(dataset.abbr, text))
             continue
-        stems = [f"{dataset.abbr}_{number}" for number in range(count)] if count > 1 else [dataset.abbr]
+        stems = [dataset.abbr]  # in shards too: what another sharding left goes there (`shared.regroup`)
+        stems += [f"{dataset.abbr}_{number}" for number in range(count)] if count > 1 else []
         try:
             safe_name(stems[-1])
         except ValueError as error:

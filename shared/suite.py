@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shared.atomic import read_regular
 from shared.combinations import selected
 from shared.config import DatasetConfig, ModelConfig, SelectConfig, Suite
 from shared.errors import Problem, SuiteError
@@ -30,11 +31,15 @@ from shared.suite_checks import (
     check_intervals,
     check_model,
     check_names,
+    check_notify,
     check_pairs,
 )
-from shared.tables import convert_table, join_place, show, unknown_word
+from shared.tables import convert_table, is_deep, join_place, show, unknown_word
 
 T = TypeVar("T")
+
+MAX_BYTES = 16 << 20
+"""Of the suite in a work_dir."""
 
 _TOML_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
@@ -45,6 +50,16 @@ def read_suite(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SuiteError([Problem(str(path), f"can't be read: {error.strerror or error}")]) from None
+
+
+def submitted_suite(path: Path) -> bytes:
+    """The bytes of a work_dir's suite, where others may write: it must be a regular file, and no larger than a suite
+    can be. Raises OSError as open does, and SuiteError.
+    """
+    try:
+        return read_regular(path, MAX_BYTES)
+    except ValueError as error:
+        raise SuiteError([Problem(str(path), str(error).removeprefix(f"{path}: "))]) from None
 
 
 def parse_suite(
@@ -66,7 +81,7 @@ def parse_suite(
     suite, problems = convert_table(raw, Suite, "")
     base = _base_dir(raw, base_dir, problems)
     found = [*unknown, *check_names(raw), *check_generation(raw), *check_intervals(suite)]
-    found += [*check_groups(suite), *check_pairs(suite)]
+    found += [*check_groups(suite), *check_pairs(suite), *check_notify(suite, env)]
     for place, model in _tables(raw, "models", ModelConfig, {"abbr": "_"}):
         found += check_model(model, place, env)
         found += check_certificates(model, place, base) if check_files else ()
@@ -160,14 +175,14 @@ def freeze(text: bytes | str, base_dir: Path) -> str:
 
 
 def asked_for(text: bytes | str) -> bytes:
-    """What of a suite's text a plan depends on, in one form: everything but [infer], [eval] and the models'
-    max_workers, which may change while it runs. A text that is no TOML stands for itself.
+    """What of a suite's text a plan depends on, in one form: everything but [infer], [eval], [notify] and
+    the models' max_workers, which may change while it runs. A text that is no TOML stands for itself.
     """
     try:
         raw = _parse_toml(text, "suite")
     except SuiteError:
         return text if isinstance(text, bytes) else text.encode(errors="replace")
-    tables = {name: table for name, table in raw.items() if name not in ("infer", "eval")}
+    tables = {name: table for name, table in raw.items() if name not in ("infer", "eval", "notify")}
     if isinstance(models := tables.get("models"), list):
         tables["models"] = [
             {name: value for name, value in model.items() if name != "max_workers"}
@@ -197,7 +212,10 @@ def _decode(text: bytes | str, origin: str) -> str:
 def _parse_toml(text: bytes | str, origin: str) -> dict[str, Any]:
     text = _decode(text, origin)
     try:
-        return tomllib.loads(text)
+        raw = tomllib.loads(text)
+        if is_deep(raw):  # dotted keys nest as deep as they are long
+            raise RecursionError
+        return raw
     except tomllib.TOMLDecodeError as error:
         match = _TOML_PLACE.fullmatch(str(error))
         said, line, column = match.groups() if match else (str(error), None, None)

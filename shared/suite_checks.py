@@ -22,7 +22,7 @@ from shared.config import BoundedSettings, DatasetConfig, ModelConfig, Suite
 from shared.errors import Problem
 from shared.names import safe_name
 from shared.records import TaskType
-from shared.scoring import filter_faults, measures_of, spec_faults, steps_of, use_faults
+from shared.scoring import UNNAMED, filter_faults, measures_of, spec_faults, steps_of, type_faults, use_faults
 from shared.tables import convert_table, join_place, show, unknown_word
 from shared.tasks.limits import range_of
 from shared.tasks.mapping import compile_template, is_mapped
@@ -181,11 +181,11 @@ def _url_fault(model: ModelConfig) -> str | None:
 
 
 def _key_variable_fault(
-    name: str, env: Mapping[str, str] | None, what: Literal["key", "password"] = "key"
+    name: str, env: Mapping[str, str] | None, what: Literal["key", "password", "URL"] = "key"
 ) -> str | None:
     if not _VARIABLE.fullmatch(name) or name.lower().startswith("sk_") or _STRAY_KEY.fullmatch(name):
         # It may be the key itself, so it is never quoted.
-        example = "OPENAI_API_KEY" if what == "key" else "KEY_PASSWORD"
+        example = {"key": "OPENAI_API_KEY", "password": "KEY_PASSWORD", "URL": "WEBHOOK_URL"}[what]
         return (
             f"expected the name of an environment variable such as {example}, not a {what}: "
             f"put the {what} into a variable and write that variable's name, in capitals"
@@ -193,6 +193,12 @@ def _key_variable_fault(
     if env is not None and not secrets.lookup(name, env):
         return _unset(name, env)
     return None
+
+
+def check_notify(suite: Suite | None, env: Mapping[str, str] | None) -> Iterator[Problem]:
+    name = suite.notify.url_env if suite is not None else ""
+    if name and (fault := _key_variable_fault(name, env, "URL")):
+        yield Problem("notify.url_env", fault)
 
 
 def _unset(name: str, env: Mapping[str, str]) -> str:
@@ -242,8 +248,9 @@ def check_dataset(dataset: DatasetConfig, place: str, base: Path, check_files: b
     else:
         if kind in ("csv", "tsv", "parquet"):
             yield Problem(f"{place}.fields", f"is required for {kind}: say which column holds the target")
-        if dataset.target_regex is not None:
-            yield Problem(f"{place}.target_regex", "is for plain rows: TaskSpec lines hold their targets ready")
+        for key, what in (("target_regex", "targets"), ("choices", "choices")):
+            if getattr(dataset, key) is not None:
+                yield Problem(f"{place}.{key}", f"is for plain rows: TaskSpec lines hold their {what} ready")
     if dataset.columns is not None:
         if kind not in ("csv", "tsv", None):
             yield Problem(f"{place}.columns", f"is for csv and tsv files without a header, this one is {kind}")
@@ -292,8 +299,14 @@ def _check_scoring(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
     faults = spec_faults(lambda spec: measures_of(spec, names), metric, "metric")
     faults += spec_faults(steps_of, post_process, "post_process")
     faults += filter_faults(dataset.filters)
-    if alone and not faults and dataset.request_type == "generate_until":
-        faults += use_faults(metric, post_process, dataset.filters)
+    if alone and not faults:
+        faults += type_faults(dataset.request_type, measures_of(metric, names))
+        if dataset.request_type == "generate_until":
+            faults += use_faults(metric, post_process, dataset.filters)
+        else:
+            idle = {"post_process": post_process != UNNAMED, "filters": bool(dataset.filters)}
+            nothing = f"request_type {dataset.request_type} brings no text to read: take it out"
+            faults += [f"{key}: {nothing}" for key, is_told in idle.items() if is_told]
     for fault in faults:
         where, _, text = fault.partition(": ")
         yield Problem(f"{place}.{where.replace('metric_name', 'metric')}", text)
@@ -330,6 +343,8 @@ def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
     for name in needed if not untargeted and dataset.chat_mode == "last" else ():
         if name == "target" and dataset.request_type == "generate_until" and fields is not None and fields.gold:
             continue  # the letter of the right choice is the target
+        if name == "choices" and dataset.choices is not None:
+            continue
         if fields is None or getattr(fields, name) is None:
             yield Problem(f"{place}.fields.{name}", f"is required for plain rows{needed[name]}")
     sources = {
@@ -342,6 +357,8 @@ def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
         yield Problem(f"{place}.{given[1]}", f"expected one of {', '.join(sources)}, got {' and '.join(given)}")
     if not given:
         yield Problem(place, f"expected one of {', '.join(sources)}: where prompts come from")
+    if dataset.choices is not None and fields is not None and fields.choices is not None:
+        yield Problem(f"{place}.choices", "expected one of fields.choices, choices, got both")
     if dataset.messages is not None and not dataset.messages:
         yield Problem(f"{place}.messages", "expected at least one message, got none")
     if dataset.target_regex is not None:
@@ -350,6 +367,7 @@ def _check_mapping(dataset: DatasetConfig, place: str) -> Iterator[Problem]:
         except (re.error, OverflowError, RecursionError) as error:
             yield Problem(f"{place}.target_regex", f"isn't a valid regular expression: {error}")
     templates = [("prompt", dataset.prompt)] if dataset.prompt is not None else []
+    templates += [(f"choices[{i}]", choice) for i, choice in enumerate(dataset.choices or ())]
     templates += [(f"messages[{i}].content", message.content) for i, message in enumerate(dataset.messages or ())]
     for key, source in templates:
         if fault := _template_fault(source or ""):

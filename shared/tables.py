@@ -48,6 +48,21 @@ def convert_table(value: Any, kind: type[T], place: str) -> tuple[T | None, list
         return None, [Problem(place, str(error))]
 
 
+def is_deep(value: Any, levels: int = 4 * MAX_DEPTH) -> bool:
+    """Whether tables and arrays are nested deeper than any walk over them should go."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for node in layer
+            if isinstance(node, dict | list)
+            for inner in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not layer:
+            return False
+    return True
+
+
 def join_place(place: str, key: str) -> str:
     """The place of a table's key: `models[0]` and `abbr` make `models[0].abbr`."""
     key = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)

@@ -76,15 +76,20 @@ class UsageTold(Struct):
     prompt_tokens_details: Details | None = None
 
 
-class Answer(Struct):
-    """A whole completion or one chunk of a stream."""
+class Envelope(Struct):
+    """What stands around the choices of any completion."""
 
-    choices: list[Choice] | None = None
     usage: UsageTold | None = None
     model: str | None = None
     system_fingerprint: str | None = None
     object: Any = None
     error: Any = None
+
+
+class Answer(Envelope):
+    """A whole completion or one chunk of a stream."""
+
+    choices: list[Choice] | None = None
 
 
 def whole_answer(reply: Reply, redact: Redactor) -> Generation:

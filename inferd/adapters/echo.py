@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from inferd.adapters.completion import UsageTold, lenient, usage_of
+from inferd.adapters.completion import Envelope, lenient, usage_of
 from inferd.adapters.endpoint_errors import no_answer
 from inferd.adapters.likelihood import Sum, Window, asked
 from inferd.adapters.openai import OpenAIAdapter
@@ -31,12 +32,16 @@ _NO_ECHO = (
 _UNREADABLE = re.compile("\ufffd|bytes:")
 """In the texts of tokens that are parts of a character."""
 _STREAM = ("stream", "stream_options")
+_SPECIAL = 8
+"""Tokens without a text of their own that a server may put before a text."""
+_PARTS = 3
+"""A character has up to four bytes, each of which may be a token: so many of them stand before the last."""
 
 
 class Logprobs(Struct):
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
-    top_logprobs: list[dict[str, float | None] | None] = []
+    top_logprobs: list[dict[str, float | None] | None] | None = None
     text_offset: list[int] | None = None
 
 
@@ -46,13 +51,8 @@ class Choice(Struct):
     logprobs: Logprobs | None = None
 
 
-class Answer(Struct):
+class Answer(Envelope):
     choices: list[Choice] | None = None
-    usage: UsageTold | None = None
-    model: str | None = None
-    system_fingerprint: str | None = None
-    object: Any = None
-    error: Any = None
 
 
 decode = lenient(Answer)
@@ -140,8 +140,8 @@ def read(body: bytes, redact: Redactor) -> tuple[Answer, Choice, Logprobs]:
     count = len(logprobs.tokens)
     for name in ("token_logprobs", "top_logprobs", "text_offset"):
         column = getattr(logprobs, name)
-        if column is not None and len(column) != count:
-            raise Permanent("unsupported", f"{count} tokens came with {len(column)} {name}: {_NO_ECHO}")
+        if len(column or ()) != count and not (column is None and name == "text_offset"):
+            raise Permanent("unsupported", f"{count} tokens came with {len(column or ())} {name}: {_NO_ECHO}")
     return answer, choice, logprobs
 
 
@@ -151,21 +151,26 @@ def scored_span(answer: Answer, choice: Choice, logprobs: Logprobs, sent: str, c
     """
     tokens = logprobs.tokens
     end = len(tokens) - made(answer)
-    if end <= 0 or not (choice.text.startswith(sent) or choice.text.removeprefix(tokens[0]).startswith(sent)):
+    possible = 0 < end <= len(sent.encode()) + _SPECIAL  # a token holds a byte at least
+    if not possible or not (choice.text.startswith(sent) or choice.text.removeprefix(tokens[0]).startswith(sent)):
         raise Permanent("unsupported", _NO_ECHO)
     first = _last_ones(tokens[:end], continuation)
     if first is None and len(continuation) - len(continuation.lstrip()) <= 1:
         # Some decoders drop the space that a token begins with. More white space would be tokens of its own.
         first = _last_ones([_squeezed(token) for token in tokens[:end]], _squeezed(continuation))
     if first is not None and first < end:
-        while first > 1 and not tokens[first - 1]:
-            first -= 1  # parts of its first character, whose text stands with the last of them
+        if not tokens[first][:1].isascii():
+            # Parts of its first character, whose text stands with the last of them.
+            parts = takewhile(lambda place: not tokens[place], range(first - 1, max(first - 1 - _PARTS, 0), -1))
+            first = min(parts, default=first)
         return first, end
     offsets = logprobs.text_offset
     if offsets is not None and end < len(tokens) and offsets[end] - offsets[0] == len(sent):
         begins = offsets[end] - len(continuation)
         if begins in offsets[:end]:
-            return offsets.index(begins), end
+            first = offsets.index(begins)
+            if _in_order(tokens[first:end], continuation):
+                return first, end
     text = "the tokens that came don't make up the text that was sent"
     raise Permanent("unsupported", f'{text}: ask by token ids (loglikelihood = "echo_tokens")')
 
@@ -177,6 +182,19 @@ def _last_ones(tokens: Sequence[str], text: str) -> int | None:
         first -= 1
         left -= len(tokens[first])
     return first if "".join(tokens[first:]).endswith(text) else None
+
+
+def _in_order(tokens: Sequence[str], text: str) -> bool:
+    """Whether those of the tokens that can be read stand in the text one behind another, white space aside."""
+    text, place = _squeezed(text), 0
+    for token in map(_squeezed, tokens):
+        if _UNREADABLE.search(token) or not token:
+            continue
+        found = text.find(token, place)
+        if found < 0:
+            return False
+        place = found + len(token)
+    return True
 
 
 def add_window(total: Sum, answer: Answer, logprobs: Logprobs, window: Window, text: str) -> None:
@@ -192,8 +210,9 @@ def add_window(total: Sum, answer: Answer, logprobs: Logprobs, window: Window, t
 
 
 def add(total: Sum, logprobs: Logprobs, first: int, end: int) -> None:
+    tops = logprobs.top_logprobs or []  # one a token, as `read` saw to
     for place in range(first, end):
-        top = [value for value in (logprobs.top_logprobs[place] or {}).values() if value is not None]
+        top = [value for value in (tops[place] or {}).values() if value is not None]
         total.add(logprobs.token_logprobs[place], max(top, default=None))
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from inferd.adapters import echo
-from inferd.adapters.completion import UsageTold, lenient, usage_of
+from inferd.adapters.completion import Envelope, lenient, usage_of
 from inferd.adapters.endpoint_errors import no_answer
 from inferd.adapters.likelihood import Sum, Window, asked, boundary, rolling
 from inferd.adapters.openai import OpenAIAdapter
@@ -60,14 +60,10 @@ class _Choice(Struct):
     logprobs: _Logprobs | None = None
 
 
-class _Forced(Struct):
+class _Forced(Envelope):
     """llama.cpp's completion, in which log-probabilities have the form of chats, and ids."""
 
     choices: list[_Choice] | None = None
-    usage: UsageTold | None = None
-    model: str | None = None
-    system_fingerprint: str | None = None
-    error: Any = None
 
 
 _tokens_of, _forced_of = lenient(_Tokens), lenient(_Forced)

@@ -16,7 +16,7 @@ import msgspec
 from shared.config import DatasetConfig
 from shared.errors import Problem, SuiteError
 from shared.records import TaskSpec
-from shared.scoring import Measure, Spec, measures_of
+from shared.scoring import Measure, Spec, measures_of, repeats_fault
 from shared.tables import show
 from shared.tasks.few_shot import Pool, pool_of
 from shared.tasks.limits import total_rows, wanted
@@ -77,13 +77,14 @@ def read_tasks(
     path: Path,
     fault: Callable[[TaskSpec], str | None] = no_fault,
     *,
+    repeats: int | None = None,
     source: Source | None = None,
 ) -> Iterator[TaskSpec]:
     """The dataset's tasks in the order of its file; a task's position among them is its doc_id.
 
     What a task says itself (metric, post_process, category, few_shot, each generation setting) wins over what the
-    dataset says. fault: what else may be wrong with a task, in words, by someone who knows more than its form. source:
-    of this dataset and path, where the caller has one.
+    dataset says. fault: what else may be wrong with a task, in words, by someone who knows more than its form. repeats:
+    samples of each task; None where that isn't known yet. source: of this dataset and path, where the caller has one.
 
     Raises SuiteError, at the latest after the last task, with the first 20 problems of the file and the number of the
     others: rows that can't be read or give no task, ids that occur twice, a metric's label that means two things, no
@@ -101,7 +102,7 @@ def read_tasks(
             if isinstance(task, list):
                 problems.add(*task)
                 continue
-            if (text := fault(task)) is not None:
+            if (text := fault(task) or _too_few(task, repeats)) is not None:
                 problems.add(Problem(f"{path}:{number}", f"task {show(task.task_id)}: {text}"))
                 continue
             if (text := labels.fault(task, number)) is not None:
@@ -122,6 +123,10 @@ def read_tasks(
         none = "holds no tasks" if dataset.limit is None else f"limit {dataset.limit} leaves no tasks of it"
         problems.add(Problem(str(path), none))
     problems.raise_any()
+
+
+def _too_few(task: TaskSpec, repeats: int | None) -> str | None:
+    return None if repeats is None else repeats_fault(task, repeats)
 
 
 class _Labels:

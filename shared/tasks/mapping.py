@@ -114,6 +114,7 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
     fields = dataset.fields or FieldMapping()
     prompt = compile_template(dataset.prompt) if dataset.prompt is not None else None
     turns = [(message.role, compile_template(message.content)) for message in dataset.messages or ()]
+    choices = [compile_template(choice) for choice in dataset.choices or ()]
     pattern = re.compile(dataset.target_regex) if dataset.target_regex is not None else None
     metric, post_process = default_metric(dataset), default_post_process(dataset)
     lettered = dataset.request_type == "generate_until" and fields.gold is not None
@@ -157,7 +158,9 @@ def _builder(dataset: DatasetConfig) -> Callable[[int, Row], tuple[TaskSpec | No
             metadata=part("fields.metadata", lambda: {name: _field(row, name) for name in fields.metadata}, {}),
             generation=dataset.generation,
             request_type=dataset.request_type,
-            choices=part("fields.choices", lambda: _choices(row, fields.choices), ()),
+            choices=part("choices", lambda: tuple(make(row) for make in choices), ())
+            if choices
+            else part("fields.choices", lambda: _choices(row, fields.choices), ()),
             gold=part("fields.gold", lambda: _gold(row, fields.gold), ()) if not lettered else (),
             target_delimiter=dataset.target_delimiter,
             chat_mode=dataset.chat_mode,

@@ -17,11 +17,21 @@ from shared.chat import chat_faults, placed_targets
 from shared.config import BoundedSettings, DatasetConfig
 from shared.errors import Problem
 from shared.records import SCHEMA, ChatMode, Example, FewShotFormat, Message, Named, TaskSpec, TaskType
-from shared.scoring import Spec, filter_faults, measures_of, pipelines_of, place_of, spec_faults, steps_of, use_faults
+from shared.scoring import (
+    Spec,
+    filter_faults,
+    measures_of,
+    pipelines_of,
+    place_of,
+    spec_faults,
+    steps_of,
+    type_faults,
+    use_faults,
+)
 from shared.tables import convert_table
 from shared.tasks.limits import ALL, Wanted
 from shared.tasks.rows import json_fault, not_an_object, read_lines
-from shared.vocabulary import LIKELIHOOD, METADATA, NUMERIC, ONE_RIGHT, UNTARGETED, USUAL_METRIC
+from shared.vocabulary import METADATA, NUMERIC, ONE_RIGHT, UNTARGETED, USUAL_METRIC
 
 _DIGIT = re.compile(r"\d")
 
@@ -165,11 +175,9 @@ def _type_faults(task: TaskSpec) -> Iterator[str]:
 def _need_faults(task: TaskSpec) -> Iterator[str]:
     """What its metrics and steps need and the task doesn't have."""
     measures = measures_of(task.metric_name, task.filters)
+    yield from type_faults(task.request_type, measures)
     for measure in measures:
-        fit = LIKELIHOOD.get(measure.name, frozenset({"generate_until"}))
-        if task.request_type not in fit:
-            yield f"metric_name: {measure.name} scores {' and '.join(sorted(fit))} tasks, not {task.request_type}"
-        elif measure.name in ONE_RIGHT and len(task.gold) != 1:
+        if measure.name in ONE_RIGHT and task.gold and len(task.gold) != 1:
             yield f"gold: {measure.name} is defined for one right choice, got {len(task.gold)}"
     if task.request_type != "generate_until":
         return

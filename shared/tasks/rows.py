@@ -4,7 +4,8 @@ the way.
 Each row comes with the line it begins on, counted from 1 (in Parquet: the row's number). A row that can't be read comes
 as a `Problem` in its place, so that one pass finds every bad row; a file that can't be read on raises SuiteError. Bytes
 are split on `\\n` only: U+2028 and its like stay in the text they stand in. A byte order mark, CRLF and blank lines are
-no matter. Memory holds one row, but for a JSON array and Parquet: the array's text, a batch of rows.
+no matter. Memory holds one row, but for a JSON array and Parquet: the array's text, a batch of rows. A row and an array
+have a largest size, so that a small packed file can't fill the memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
+from shared.atomic import open_regular
 from shared.config import DatasetConfig
 from shared.errors import Problem, SuiteError
 from shared.tables import show
@@ -38,6 +40,12 @@ SUFFIXES: dict[str, Format] = {
 
 BATCH_ROWS = 1024
 """Parquet rows held at once."""
+
+MAX_ROW = 64 << 20
+"""Bytes of one line."""
+
+MAX_ARRAY = 1 << 30
+"""Bytes of a JSON array."""
 
 PYARROW_MISSING = "reading Parquet needs pyarrow: pip install 'tandem-eval[parquet]'"
 
@@ -70,13 +78,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The rows of a JSON file, undecoded: its lines that aren't blank, or the elements of its array where it is one."""
     with _opened(path) as file:
         first = True
-        for number, line in enumerate(file, 1):
-            if number == 1 and line.startswith(_BOM):
-                line = line[len(_BOM) :]
+        for number, line in _lines(file, path):
             if line.isspace() or not line:
                 continue
             if first and line.lstrip().startswith(b"["):
-                yield from _elements(line + file.read(), number, path)
+                yield from _elements(line + _rest(file, path), number, path)
                 return
             first = False
             yield number, line
@@ -188,9 +194,7 @@ def _header(values: list[str], place: str) -> tuple[str, ...]:
 
 
 def _text_lines(file: BinaryIO, path: Path) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
-        if number == 1 and line.startswith(_BOM):
-            line = line[len(_BOM) :]
+    for number, line in _lines(file, path):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -214,12 +218,31 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
         raise SuiteError([Problem(str(path), f"can't be read as Parquet after row {number}: {error}")]) from None
 
 
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers, without a byte order mark."""
+    number = 0
+    while line := file.readline(MAX_ROW + 1):
+        number += 1
+        if len(line) > MAX_ROW:
+            raise SuiteError([Problem(f"{path}:{number}", f"the line is longer than {MAX_ROW:,} bytes: split the row")])
+        yield number, line[len(_BOM) :] if number == 1 and line.startswith(_BOM) else line
+
+
+def _rest(file: BinaryIO, path: Path) -> bytes:
+    """What is left of the file, which holds one array."""
+    data = file.read(MAX_ARRAY + 1)
+    if len(data) > MAX_ARRAY:
+        fault = f"the array is longer than {MAX_ARRAY:,} bytes: write it as JSON lines, an element a line"
+        raise SuiteError([Problem(str(path), fault)])
+    return data
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked when its name ends in `.gz`. What goes wrong on the way raises SuiteError."""
     try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            yield cast("BinaryIO", file)
+        with open_regular(path) as plain:
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=plain)) if path.suffix.lower() == ".gz" else plain
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise SuiteError([Problem(str(path), f"the gzip data is damaged: {error}")]) from None
     except OSError as error:

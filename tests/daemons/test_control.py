@@ -141,7 +141,7 @@ def test_every_inferd_obeys_and_old_commands_move_nobody(tmp_path: Path, server:
             assert {getattr(heartbeat(path), "state", "") for path in beats} == {"paused"}
             assert not work.command("0-old").exists()  # evalctl swept it away
             assert words(told(work, "cancel", "m/f")) == [("inferd", "obeyed")] * 2  # a pair that isn't open yet
-            until(lambda: (now := infer_status(work, dataset="f")) and now.state == "fail", "it is given up all the same")
+            until(lambda: (now := infer_status(work, dataset="f")) and now.state == "fail", "it is given up too")
             assert words(told(work, "stop")) == [("inferd", "obeyed")] * 2
             assert (first.wait(), second.wait()) == (3, 3)
     assert first.err.count("not a command") == second.err.count("not a command") == 1

@@ -73,7 +73,9 @@ def small(folder: Path, model: dict[str, Any] = RULE, count: int = 3, **more: An
 
 
 @pytest.mark.parametrize(
-    "command", ["", "init", "validate", "submit", "run", "status", "report", "demo", "serve-model", "inferd", "evald"]
+    "command",
+    [*("", "init", "validate", "submit", "run", "status", "why", "top", "metrics", "report", "demo", "serve-model"),
+     "inferd", "evald"],
 )
 def test_help_shows_an_example(command: str) -> None:
     """Each command, and each daemon, explains itself with an example."""
@@ -343,6 +345,7 @@ def test_status_tells_what_lives(tmp_path: Path) -> None:
         assert "not started" in ctl("status", "-w", work.root).out
         with running(inferd(work)) as asks:
             until(lambda: (s := infer_status(work)) and s.completed, "a request is answered")
+            server.behave("hang")  # so that it is at work still, however long the look takes
             found = state(work)
             assert found["inferd"][0]["state"] == "running"
             assert found["inferd"][0]["pid"] == asks.process.pid
@@ -350,6 +353,7 @@ def test_status_tells_what_lives(tmp_path: Path) -> None:
             assert 0 < found["completed"] <= 8
             assert found["as_of"].endswith("Z")
             asks.kill()
+        server.behave()
         found = state(work)
         assert found["inferd"][0]["state"] == "gone"
         assert "start inferd again" in found["inferd"][0]["meaning"]
@@ -404,11 +408,13 @@ def test_status_json_has_its_fields(tmp_path: Path) -> None:
     found = state(work)
     assert set(found) == {
         "schema", "work_dir", "as_of", "inferd", "evald", "docs", "instances", "requests", "completed", "answered",
-        "attempts", "errors", "late_answers", "duplicates", "rate", "eta_seconds", "cost", "pairs",
+        "attempts", "in_flight", "limit", "retries_waiting", "errors", "failed", "late_answers", "duplicates",
+        "prompt_tokens", "completion_tokens", "rate", "eta_seconds", "cost", "pairs",
     }  # fmt: skip
     assert {"model", "dataset", "infer", "eval", "total", "completed", "reused", "in_flight", "attempts", "outcomes",
             "errors", "failed", "late_answers", "duplicates", "served_models", "system_fingerprints", "stragglers",
             "rate", "eta_seconds", "reason"} <= set(found["pairs"][0])  # fmt: skip
+    assert {"state", "meaning", "host", "pid", "boot_id", "seq", "beat_seconds", "counters"} <= set(found["evald"])
     assert (found["attempts"], found["errors"], found["pairs"][0]["total"]) == (3, {"timeout": 2}, 2)
 
 

@@ -187,6 +187,13 @@ def test_every_bad_row_is_told(tmp_path: Path) -> None:
     assert not work.exists()
 
 
+def test_likelihoods_are_no_texts(tmp_path: Path) -> None:
+    """A file of texts has none: without it a text would be scored as one that has no chance at all."""
+    suite = suite_of(tmp_path, [{**TASKS[0], "request_type": "loglikelihood", "metric_name": "perplexity"}])
+    file = answers(tmp_path / "a.jsonl", [{"task_id": TASKS[0]["task_id"], "text": "3"}])
+    assert "is a loglikelihood task: a file of texts tells no likelihoods" in refused(file, suite)
+
+
 def test_duplicates_are_refused(tmp_path: Path) -> None:
     """A second row for a task is refused with both places, unless it is one of so many samples."""
     suite = suite_of(tmp_path, TASKS)

@@ -16,9 +16,11 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evalctl import doctor
 from evalctl.submit import submit
 from evald import service as evald
 from evald.results import PairResult
@@ -26,6 +28,7 @@ from inferd import service as inferd
 from shared.layout import WorkDir
 from shared.records import Generation, Prompt, TaskSpec
 from shared.status import read_record
+from tests.harness import faketime
 
 ASKED = Path("/run/asked")  # what the model was asked, a line each: counted where no mount can lose it
 OUT = Path("/out")
@@ -118,6 +121,13 @@ class Scene:
     def score(self, host: str) -> Daemon:
         return self._start(host, "evald", lambda: evald.run(self.on(host), {}))
 
+    def score_by_another_clock(self, host: str, offset: str) -> Daemon:
+        """As a program of its own: what turns its clock is loaded with it."""
+        command = [sys.executable, "-m", "evald", "-w", str(self.on(host))]
+        return self._start(
+            host, "evald", lambda: os.execve(command[0], command, os.environ | faketime() | {"FAKETIME": offset})
+        )
+
     def _start(self, host: str, what: str, run: Callable[[], int]) -> Daemon:
         self._starts[what] += 1
         return Daemon(host, f"{self.name}-{what}-{self._starts[what]}", run)
@@ -166,6 +176,28 @@ def two_hosts() -> None:
     status = killed.kill()
     going_on = scene.infer("h2")
     scene.found(killed=status, inferd=going_on.wait(), evald=scoring.wait())
+
+
+def clocks_apart() -> None:
+    """evald's clock is ten minutes ahead. Somebody on each host holds a status open that inferd replaces: on its own
+    host the old one lives on as `.nfs...` among the names, on the other one the descriptor goes stale.
+    """
+    scene = Scene("clocks-apart")
+    scoring, asking = scene.score_by_another_clock("h2", "+600s"), scene.infer("h1")
+    scene.until_asked(scene.requests // 4)
+    held = [scene.on("h1").infer_status("m", "d0").open("rb"), scene.on("h2").infer_status("m", "d1").open("rb")]
+    inferd = asking.wait()
+    silly = [path.name for path in scene.on("h1").infer_status_of("m").glob(".nfs*")]
+    time.sleep(5)  # so long may attributes be told from the cache
+    try:
+        os.fstat(held[1].fileno())
+        stale = 0
+    except OSError as error:
+        stale = error.errno or 0
+    scored = scoring.wait()
+    for file in held:
+        file.close()
+    scene.found(inferd=inferd, evald=scored, silly=len(silly), stale=stale)
 
 
 def server_restarts() -> None:
@@ -239,7 +271,35 @@ def root_squashed() -> None:
     scene.found(inferd=asking.wait(), evald=scoring.wait(), owners=sorted(owners))
 
 
-SCENES = (two_hosts, server_restarts, mount_hangs, never_back, disk_full, root_squashed)
+def doctor_of_two_hosts() -> None:
+    """`evalctl doctor --peer` on both hosts at once."""
+    hosts = ("h1", "h2")
+    Path("/run/h1/doctor").mkdir()
+    start = time.monotonic()
+    doctors = {
+        host: Daemon(host, f"doctor-{host}", partial(doctor.main, [f"/run/{host}/doctor", "--peer", "--json"]))
+        for host in hosts
+    }
+    found = {
+        "status": {host: one.wait() for host, one in doctors.items()},
+        "said": {host: json.loads(one.log.read_text().splitlines()[-1]) for host, one in doctors.items()},
+        "left": sorted(os.listdir("/run/export/doctor")),
+        "seconds": time.monotonic() - start,
+    }
+    (OUT / "doctor.json").write_text(json.dumps(found))
+    print(f"doctor: {found}", flush=True)
+
+
+SCENES = (
+    doctor_of_two_hosts,  # while there is room for it to be content
+    two_hosts,
+    clocks_apart,
+    server_restarts,
+    mount_hangs,
+    never_back,
+    disk_full,
+    root_squashed,
+)
 
 
 def main(names: list[str]) -> int:

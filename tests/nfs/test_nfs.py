@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sys
@@ -53,6 +54,15 @@ def test_a_mount_that_comes_back(found: dict[str, dict[str, Any]], name: str) ->
     assert found[name]["asked_again"] == 0
 
 
+def test_clocks_apart_and_files_held_open(found: dict[str, dict[str, Any]]) -> None:
+    """Ten minutes between the hosts' clocks are no matter, nor what NFS does to files that somebody holds open."""
+    scene = found["clocks-apart"]
+    whole(scene)
+    assert scene["asked_again"] == 0
+    assert scene["silly"] == 1
+    assert scene["stale"] == errno.ESTALE
+
+
 def test_root_is_nobody(found: dict[str, dict[str, Any]]) -> None:
     assert found["root-squashed"]["owners"] == [65534]
 
@@ -71,3 +81,25 @@ def test_a_full_disk_stops_it_and_loses_nothing(found: dict[str, dict[str, Any]]
     assert scene["inferd_first"] == 1
     whole(scene)
     assert scene["asked_again"] <= 40
+
+
+def test_doctors_on_two_hosts_find_each_other(found: dict[str, dict[str, Any]]) -> None:
+    """Both say the same of what lies between them: locks exclude, changes are seen by listing and by open, and inotify
+    tells nothing. Nothing of theirs is left.
+    """
+    scene = found["doctor"]
+    assert scene["status"] == {"h1": 0, "h2": 0}
+    assert scene["left"] == []
+    said = {host: {one["check"]: one for one in scene["said"][host]["findings"]} for host in ("h1", "h2")}
+    assert [scene["said"][host]["peer"] for host in ("h1", "h2")] == ["h2", "h1"]
+    between = [
+        name for name in said["h1"] if "between hosts" in name or name.startswith(("seen: ", "host names", "clocks"))
+    ]
+    assert len(between) == 12
+    assert all(said["h1"][name] == said["h2"][name] or name == "host names" for name in between)
+    for name in ("claim", "flock", "fcntl", "O_EXCL"):
+        assert said["h1"][f"{name} between hosts"]["state"] == "ok"
+    for name in ("seen: listed", "seen: opened", "seen: fresh", "rename", "append", "claim"):
+        assert said["h2"][name]["state"] == "ok"
+    assert said["h1"]["mount"]["text"].startswith("nfs4 on /run/h1 (")
+    assert scene["said"]["h1"]["settings"]["eval.events"] is False

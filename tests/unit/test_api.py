@@ -474,6 +474,32 @@ def test_infer_takes_one_dataset() -> None:
         infer(Recorder(), two)
 
 
+def test_a_chat_goes_on_in_its_middle(tmp_path: Path) -> None:
+    """Turns behind one without an answer are not asked, and told so; a later call asks from there on."""
+
+    class Turns:
+        model_id = "turns"
+
+        def __init__(self, fails: bool) -> None:
+            self.asked: list[str] = []
+            self._fails = fails
+
+        def generate(self, prompt: Prompt, task: TaskSpec) -> Generation:
+            said = prompt.messages[-1].content
+            self.asked.append(said)
+            if self._fails and said == "two":
+                raise ValueError("boom")
+            return Generation(text=said.upper(), finish_reason="stop")
+
+    turns = [{"role": "user", "content": text} for text in ("one", "two", "three")]
+    chat = {"task_id": "chat", "messages": turns, "targets": ["THREE"], "chat_mode": "every"}
+    first, second = Turns(fails=True), Turns(fails=False)
+    rows = infer(first, [chat], journal=tmp_path / "j.jsonl")
+    assert [(row.idx, row.outcome) for row in rows] == [(0, "ok"), (1, "error"), (2, "not_run")]
+    assert all_texts(infer(second, [chat], journal=tmp_path / "j.jsonl")) == ["ONE", "TWO", "THREE"]
+    assert second.asked == ["two", "three"]
+
+
 def test_a_dataset_in_shards_is_asked_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "sums.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in tasks()))

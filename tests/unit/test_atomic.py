@@ -16,7 +16,18 @@ from pathlib import Path
 import pytest
 
 from shared import atomic
-from shared.atomic import _HOST, AppendFile, promote, read_regular, remove, replace, replace_lines, sweep
+from shared.atomic import (
+    _HOST,
+    MOSTLY,
+    AppendFile,
+    open_regular,
+    promote,
+    read_regular,
+    remove,
+    replace,
+    replace_lines,
+    sweep,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,6 +215,11 @@ def test_read_regular(tmp_path: Path) -> None:
         read_regular(tmp_path / "f", 4)
     with pytest.raises(FileNotFoundError):
         read_regular(tmp_path / "g", 4)
+    for size in (MOSTLY - 1, MOSTLY, MOSTLY + 1, 3 * MOSTLY):
+        (tmp_path / "f").write_bytes(b"x" * size)
+        assert len(read_regular(tmp_path / "f", size)) == size
+        with pytest.raises(ValueError, match="larger than"):
+            read_regular(tmp_path / "f", size - 1)
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -212,6 +228,20 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(ValueError, match="not a regular file"):
             read_regular(path, 10)
+
+
+def test_open_regular(tmp_path: Path) -> None:
+    """The same for what is read bit by bit, as an OSError that names the file; no descriptor stays open."""
+    (tmp_path / "f").write_bytes(b"one\ntwo")
+    with open_regular(tmp_path / "f") as file:
+        assert list(file) == [b"one\n", b"two"]
+    os.mkfifo(tmp_path / "fifo")
+    before = len(os.listdir("/proc/self/fd"))
+    for path, kind in ((tmp_path / "fifo", OSError), (Path("/dev/zero"), OSError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(kind) as refused:
+            open_regular(path)
+        assert refused.value.filename == str(path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:

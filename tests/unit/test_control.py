@@ -88,6 +88,7 @@ def test_hostile_files_are_refused_once_and_hold_nothing_up(work: WorkDir, tmp_p
     (folder / "extra.json").write_bytes(encode_record(command("extra"))[:-1] + b',"run":"rm"}')
     (folder / "unknown.json").write_bytes(encode_record(command("unknown")).replace(b"pause", b"explode"))
     (folder / "other.json").write_bytes(encode_record(command("another")))
+    (folder / "escape.json").write_bytes(encode_record(command("escape")).replace(b"ann@h1", b"\\u001b[2J"))
     (folder / "name with spaces.json").write_bytes(b"{}")
     (folder / "no-json").write_bytes(b"{}")
     with (folder / "huge.json").open("wb") as file:
@@ -101,7 +102,7 @@ def test_hostile_files_are_refused_once_and_hold_nothing_up(work: WorkDir, tmp_p
     assert [one.id for one in inbox.look()] == ["good"]
     assert set(told.names) == set(os.listdir(folder)) - {"good.json"}
     assert inbox.look() == []
-    assert len(told.names) == len(set(told.names)) == 13
+    assert len(told.names) == len(set(told.names)) == 14
     assert "root:x" not in "".join(told.reasons)
 
 
@@ -143,12 +144,15 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     beat.start()
     claim = claims.take(work.inferd_claim())
     assert claim is not None
-    with claim, pytest.raises(Refusal, match="a link"):
-        give(work, Wanted("pause"), SystemClock(), wait=lambda _: None, timeout=0.0)
+    with claim:
+        with pytest.raises(Refusal, match="a link"):
+            give(work, Wanted("pause"), SystemClock(), wait=lambda _: None, timeout=0.0)
+        assert list(elsewhere.iterdir()) == []
+        work.control.unlink()
+        work.control.write_text("not a folder")
+        with pytest.raises(Refusal, match="must be a folder that"):
+            give(work, Wanted("pause"), SystemClock(), wait=lambda _: None, timeout=0.0)
     beat.finish("finished")
-    assert list(elsewhere.iterdir()) == []
-    work.control.unlink()
-    work.control.write_text("not a folder")
     with pytest.raises(OSError, match="control"):
         Inbox(work, BOOT, Told()).look()  # the listener looks again later
 
@@ -212,6 +216,8 @@ def test_what_cant_be_is_refused_before_it_is_written(tmp_path: Path) -> None:
         prepare(work, Wanted("cancel", pair="m/dd"), clock)
     with pytest.raises(UsageError, match="no such model"):
         prepare(work, Wanted("retune", model="x", max_workers=3), clock)
+    with pytest.raises(UsageError, match="one line"):
+        prepare(work, Wanted("cancel", pair="m/d", reason="two\nlines"), clock)
     with pytest.raises(UsageError, match="no plan"):
         prepare(WorkDir(tmp_path / "nowhere"), Wanted("pause"), clock)
     beat = HeartbeatWriter(work.infer_heartbeat(), clock, 60.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from evalctl.estimate import ANSWER_TOKENS, estimate
 from shared.clock import ManualClock
@@ -99,3 +100,15 @@ def test_the_problems_of_all_files_at_once(tmp_path: Path) -> None:
     assert "x.jsonl" in places
     assert "z.jsonl" in places
     assert "y.jsonl" not in places
+
+
+def test_a_model_that_cannot_be_asked_so(tmp_path: Path) -> None:
+    """Is told here too, not only when the suite is submitted; and only where it meets such a dataset."""
+    chat = ModelConfig(abbr="chat", base_url="http://127.0.0.1:9/v1")
+    sure = write(tmp_path / "sure.jsonl", row(0, request_type="loglikelihood"))
+    suite = suite_of(tmp_path, [chat, ModelConfig(abbr="rule", type="rule")], free=1)
+    suite = replace(suite, datasets=(*suite.datasets, DatasetConfig(abbr="sure", path=sure)))
+    with pytest.raises(SuiteError) as caught:
+        estimate(suite)
+    assert [problem.place for problem in caught.value.problems] == ["chat x sure"]
+    assert estimate(replace(suite, models=suite.models[1:])).requests == 2

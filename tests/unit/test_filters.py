@@ -178,6 +178,10 @@ RAW = {key: value for key, value in task(0).items() if key not in ("post_process
         ({"filters": FILTERS, "post_process": "strip"}, "datasets[0].post_process: no metric uses it"),
         ({"filters": {"x": "take_first"}, "metric": [{"metric": "f1", "reduce": "pass_at_k", "k": 2}]},
          "datasets[0].metric: f1 pass@2,x needs 2 responses"),
+        ({"metric": "acc"}, "datasets[0].metric: acc scores loglikelihood and multiple_choice tasks, not generate_un"),
+        ({"request_type": "loglikelihood", "metric": "f1"}, "[0].metric: f1 scores generate_until tasks, not loglik"),
+        ({"request_type": "loglikelihood", "filters": FILTERS}, "[0].filters: request_type loglikelihood brings no te"),
+        ({"request_type": "loglikelihood", "post_process": "lower"}, "[0].post_process: request_type loglikelihood "),
     ],
 )  # fmt: skip
 def test_faults_of_a_dataset_of_rows_are_told_once(tmp_path: Path, options: dict[str, Any], told: str) -> None:
@@ -188,6 +192,23 @@ def test_faults_of_a_dataset_of_rows_are_told_once(tmp_path: Path, options: dict
         parse_suite(path.read_bytes(), "suite", path.parent)
     assert len(error.value.problems) == 1
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"filters": {"x": {"step": "take_first_k", "k": 3}}}, "filters.x: take_first_k needs 3 repeats, and"),
+        ({"metric_name": {"metric": "f1", "reduce": "pass_at_k", "k": 3}}, "f1 pass@3 needs 3 repeats, and"),
+        ({"request_type": "loglikelihood", "metric_name": {"metric": "acc", "k": 3}}, "acc mean@3 needs 3 repeats"),
+    ],
+)
+def test_more_repeats_needed_than_are_asked(tmp_path: Path, more: dict[str, Any], told: str) -> None:
+    """For the headline that is refused when the plan is made: every answer would be paid for, and no task scored. With
+    a file of answers the number isn't known yet when its tasks are read.
+    """
+    with pytest.raises(SuiteError, match=told):
+        planned(tmp_path / "two", [RAW | more], repeats=2)
+    planned(tmp_path / "three", [RAW | more], repeats=3)
 
 
 def test_the_dataset_s_filters_hold_for_tasks_without_their_own(tmp_path: Path) -> None:

@@ -447,8 +447,9 @@ def test_corpus_values_are_compared() -> None:
     def metric(value: float, version: str = "1", n_docs: int = 10, n_partial: int = 0) -> MetricResult:
         resamples = tuple(value + (n % 20 - 9.5) / 200 + (value * 37 * n % 1 - 0.5) / 1000 for n in range(200))
         return MetricResult(
-            name="bleu", version=version, params={}, n=10, n_docs=n_docs, n_partial=n_partial, mean=0.5, stderr=0.1, interval=None,
-            correct=1, threshold=0.5, corpus={"value": value}, corpus_stderr=0.03, resamples=resamples,
+            name="bleu", version=version, params={}, n=10, n_docs=n_docs, n_partial=n_partial, mean=0.5,
+            stderr=0.1, interval=None, correct=1, threshold=0.5, corpus={"value": value}, corpus_stderr=0.03,
+            resamples=resamples,
         )  # fmt: skip
 
     results = {
@@ -515,8 +516,8 @@ def test_corpus_values_of_too_few_docs(clusters: Clusters | None) -> None:
     results = {
         (model, "d"): result_of(0, docs, clusters=clusters, metrics=(
             MetricResult(
-                name="chrf", version="1", params={}, n=docs, n_docs=docs, mean=value, stderr=None, interval=None, correct=0,
-                threshold=0.5, corpus={"value": value}, corpus_stderr=0.0, resamples=(value,) * 200,
+                name="chrf", version="1", params={}, n=docs, n_docs=docs, mean=value, stderr=None, interval=None,
+                correct=0, threshold=0.5, corpus={"value": value}, corpus_stderr=0.0, resamples=(value,) * 200,
             ),
         ))
         for model, value in (("a", 0.9), ("b", 0.4))

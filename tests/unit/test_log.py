@@ -129,3 +129,40 @@ def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
 def test_no_file_is_fine() -> None:
     """Commands log to the terminal alone."""
     assert "working" in run('logger.info("working")', None)
+
+
+def test_the_run_is_in_each_line(tmp_path: Path) -> None:
+    """The work_dir's name, beside what is bound; nothing of it where there is no run."""
+    code = 'log.configure("inferd", pathlib.Path(sys.argv[1]), run="w1").bind(model="m", request="k").info("bound")'
+    run(f'logger.info("none"); {code}', tmp_path / "f")
+    none, bound = lines(tmp_path / "f")
+    assert "run" not in none
+    assert (bound["run"], bound["model"], bound["request"], bound["daemon"]) == ("w1", "m", "k", "inferd")
+
+
+def test_a_log_that_is_full_is_turned_over(tmp_path: Path) -> None:
+    """Old lines go to .1, .2 ... and so many of them; no line is torn."""
+    code = """
+log.MAX_BYTES, log.BACKUPS = 2000, 2
+logger = log.configure("inferd", pathlib.Path(sys.argv[1]))
+for number in range(100):
+    logger.info("line", number=number)
+"""
+    run(code, tmp_path / "f")
+    assert {path.name for path in tmp_path.iterdir()} == {"f", "f.1", "f.2"}
+    numbers = [line["number"] for name in ("f.2", "f.1", "f") for line in lines(tmp_path / name)]
+    assert numbers == list(range(numbers[0], 100))
+    assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
+
+
+def test_what_nobody_reads_is_not_made(tmp_path: Path) -> None:
+    """A debug line without verbose never gets as far as its time stamp."""
+    code = """
+import structlog
+stamps = []
+structlog.processors.TimeStamper.__call__ = lambda self, logger, name, event: stamps.append(name) or event
+logger.debug("detail")
+logger.info("progress")
+print(stamps, file=sys.stderr)
+"""
+    assert "['info']" in run(code, None)

@@ -147,8 +147,8 @@ def test_bounds_of_each_reducer(
 
 
 def test_each_metric_and_category_says_what_it_lacks(tmp_path: Path) -> None:
-    """Docs that name it, coverage and bounds, as the pair's: of two metrics that not all docs name, and of categories of
-    which one has no answer at all. That one stands there too.
+    """Docs that name it, coverage and bounds, as the pair's: of two metrics that not all docs name, and of categories
+    of which one has no answer at all. That one stands there too.
     """
     both: list[Any] = ["exact_match", {"metric": "exact_match", "reduce": "majority"}]
     tasks = [task(n, category="whole" if n < 2 else "part", metric_name=both) for n in range(4)]

@@ -115,6 +115,7 @@ def test_names_that_would_be_one_file(tmp_path: Path) -> None:
     for name in ("gsm8k_0", "gsm8k_1"):
         text = f"gsm8k and {name}: both would have a shard in files named {name}: {remedy}"
         assert refused(work, split, dataset(tmp_path, 1, name)) == [text]
+        assert refused(work, split, dataset(tmp_path, 4, name, num_shards=2)) == [text]
     (text,) = refused(work, split, dataset(tmp_path, 1, "GSM8K_1"))
     assert remedy in text
     assert not list(tmp_path.glob("work/**/*.json*"))
@@ -280,6 +281,28 @@ def test_a_dataset_of_such_a_name_is_left_alone(tmp_path: Path) -> None:
         plan = planned(work, dataset(tmp_path, 4, num_shards=cut), other)
         assert work.journals("m", "d_7") == [work.journal("m", "d_7", CLAIMS[0])]
         assert left(work, plan)["d_7"] == 0
+
+
+@pytest.mark.parametrize("by", [journal, merged])
+def test_a_pair_that_comes_back_finds_its_answers(tmp_path: Path, by: Any) -> None:
+    """Left out for a while (`--datasets`), in shards of which one is called as another dataset is, and the other
+    way round: neither takes the other's answers for its own.
+    """
+    work = WorkDir(tmp_path / "work")
+    names = {journal: (CLAIMS[0],), merged: ()}[by]
+    cut, whole = dataset(tmp_path, 6, num_shards=3), dataset(tmp_path, 6)
+    namesake = dataset(tmp_path, 4, "d_0", repeats=1)
+    (pair,) = planned(work, cut).pairs
+    for shard in pair.shards:
+        by(work, shard.stem, *names, lines(work, pair, shard.first, shard.first + shard.docs))
+    planned(work, dataset(tmp_path, 1, "e"))
+    (other,) = planned(work, namesake).pairs
+    claim = {journal: (CLAIMS[1],), merged: ()}[by]
+    by(work, "d_0", *claim, lines(work, other, 0, 4))
+    assert left(work, planned(work, msgspec.structs.replace(namesake, num_shards=2), whole))["d"] == 0
+    for once in (namesake, dataset(tmp_path, 1, "e"), whole, dataset(tmp_path, 6, limit=3)):
+        planned(work, once)
+    assert left(work, planned(work, namesake, whole)) == {"cost": 10, "d": 0, "d_0": 0}
 
 
 def test_what_is_claimed_is_left_alone(tmp_path: Path) -> None:

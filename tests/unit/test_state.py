@@ -14,6 +14,7 @@ from rich.console import Console
 
 from evalctl.state import State, read_state
 from evalctl.tables import state_table
+from evalctl.watching import Beats, is_silent
 from evald.results import PairResult, Served
 from shared import claims
 from shared.layout import WorkDir
@@ -107,3 +108,41 @@ def test_stragglers_are_named(work: WorkDir) -> None:
     assert len(json.loads(encode_record(state))["pairs"][0]["stragglers"]) == 5
     work.infer_heartbeat().unlink()
     assert read_state(work, 0.0).pairs[0].stragglers == ()
+
+
+def test_what_is_under_way_and_what_it_cost(work: WorkDir) -> None:
+    """In flight and its limit, retries that wait, 429s, tokens, cost; a bar for what runs; in words and in the JSON."""
+    told(
+        work, completed=1, errors={"rate_limited": 5, "timeout": 1}, prompt_tokens=70, completion_tokens=30, cost=0.25,
+        failed={"auth": 1},
+    )  # fmt: skip
+    counters = {"in_flight": 3.0, "limit": 4.0, "retries_waiting": 2.0, "odd": 1e300}
+    write_record(work.infer_heartbeat(), beat(1, counters=counters))
+    state = read_state(work, 0.0)
+    text = shown(state)
+    assert "in flight 3 of 4, 2 retries waiting, 429s: 5, tokens 70 prompt, 30 completion, 0.2500 USD" in text
+    assert "━━━───────" in text
+    found = json.loads(encode_record(state))
+    names = ("in_flight", "limit", "retries_waiting", "prompt_tokens", "completion_tokens", "cost", "failed", "as_of")
+    assert [found[name] for name in names] == [3, 4, 2, 70, 30, 0.25, {"auth": 1}, "1970-01-01T00:00:00.000Z"]
+    assert found["schema"] == 1
+
+
+def beat(seq: int, **more: Any) -> Heartbeat:
+    return Heartbeat(time="", seq=seq, boot_id="b", host="h", pid=1, state="running", interval=5.0, **more)
+
+
+def test_a_beat_is_judged_by_its_change(work: WorkDir) -> None:
+    """`clock-skew-false-dead`: seconds since it changed, by the looker's clock alone; silent after three intervals, and
+    back with the next beat.
+    """
+    told(work)
+    beats = Beats()
+    seen = []
+    for now, seq in ((100.0, 1), (110.0, 1), (116.0, 1), (117.0, 2)):
+        write_record(work.infer_heartbeat(), beat(seq))
+        state = beats.look(read_state(work, now * 1e6), now)
+        seen.append((state.inferd[0].beat_seconds, is_silent(state.inferd[0]), "it hangs" in shown(state)))
+    assert seen == [(0.0, False, False), (10.0, False, False), (16.0, True, True), (0.0, False, False)]
+    assert read_state(work, 0.0).inferd[0].beat_seconds is None
+    assert state.evald.beat_seconds is None

@@ -143,6 +143,7 @@ def test_numbers_with_exponents_are_numbers(folder: Path) -> None:
         ),
         (b'a = 1\nb = "caf\xe9"', "suite.toml:2: not UTF-8: byte 0xE9: save the file as UTF-8"),
         ("a = " + "[" * 5000, "suite.toml: not usable TOML: nested too deeply"),
+        ("a." * 5000 + "a = 1", "suite.toml: not usable TOML: nested too deeply"),
     ],
 )
 def test_bad_toml_names_its_line(folder: Path, text: str | bytes, problem: str) -> None:
@@ -450,6 +451,16 @@ def test_dataset_files_must_be_there_unless_the_reader_needs_none(folder: Path) 
                 "datasets[0].messages: expected one of fields.prompt, prompt, messages, got prompt and messages",
                 "datasets[0].messages[0].content: isn't a valid template: line 1: Expected an expression, "
                 "got 'end of statement block'",
+            ],
+        ),
+        (
+            'path = "rows.csv"\nrequest_type = "multiple_choice"\n'
+            'fields = { prompt = "q", choices = "c", gold = "g" }\n'
+            'choices = ["A", "{{ b"]',
+            [
+                "datasets[0].choices: expected one of fields.choices, choices, got both",
+                "datasets[0].choices[1]: isn't a valid template: line 1: unexpected end of template, expected 'end of "
+                "print statement'.",
             ],
         ),
         (

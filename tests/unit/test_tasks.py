@@ -589,6 +589,11 @@ def test_choices_in_a_column_each(tmp_path: Path) -> None:
     ]
     written = mapped(path, fields=FieldMapping(prompt="q", gold="right"))
     assert [(task.choices, task.gold, task.targets) for task in written] == [((), (), ("A",)), ((), (), ("B",))]
+    letters = FieldMapping(prompt="q", gold="right")
+    named = mapped(path, fields=letters, choices=("A", "{{ b }}!"), request_type="multiple_choice")
+    assert [(task.choices, task.gold) for task in named] == [(("A", "sun!"), (0,)), (("A", "sun!"), (1,))]
+    (fault, *_) = refused(path, fields=letters, choices=("A", "{{ z }}"), request_type="multiple_choice")
+    assert "choices: 'z' is undefined" in fault
     wrong = FieldMapping(prompt="q", choices=("a", "z"), gold="right")
     assert 'no field "z"' in refused(path, fields=wrong, request_type="multiple_choice")[0]
     (fault,) = refused(write(tmp_path, "q,right\nx,26\n", "e.csv"), fields=FieldMapping(prompt="q", gold="right"))

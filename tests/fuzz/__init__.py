@@ -1,0 +1,1 @@
+"""Fuzzing of every reader of a file that another process, or another program, writes."""
