@@ -81,9 +81,7 @@ for command in (*control_commands.COMMANDS, *sight_commands.COMMANDS, sample_com
 
 @main.command("list")
 @click.argument("root", type=click.Path(path_type=Path))
-@click.option(
-    "--observe", type=click.FloatRange(min=0), default=0.0, help="Watch every heartbeat for so many seconds."
-)
+@click.option("--observe", type=click.FloatRange(min=0), default=0.0, help="Watch every heartbeat for so many seconds.")
 @AS_JSON
 def list_command(root: Path, observe: float, as_json: bool) -> None:
     """Show every work_dir under ROOT: what works there, and how far it is.
@@ -148,9 +146,7 @@ def validate(suite: Path, paths: dict[str, Path], select: SelectConfig, as_json:
 @PATHS
 @selecting
 @click.option("--no-env", is_flag=True, help="Don't ask for API key variables here: inferd does, on its own host.")
-def submit_command(
-    suite: Path, work_dir: Path, paths: dict[str, Path], select: SelectConfig, no_env: bool
-) -> None:
+def submit_command(suite: Path, work_dir: Path, paths: dict[str, Path], select: SelectConfig, no_env: bool) -> None:
     """Check SUITE, freeze it into WORK_DIR with its plan and tasks. Starts nothing.
 
     \b

@@ -30,9 +30,7 @@ class Merge:
         self._asked = asked
         self._requests = iter(asked)
         self._index = index
-        self._ids = enumerate(
-            read_planned_ids(work, pair.dataset, shard.first, shard.first + shard.docs), shard.first
-        )
+        self._ids = enumerate(read_planned_ids(work, pair.dataset, shard.first, shard.first + shard.docs), shard.first)
         self._doc = (-1, "")
         self._next: tuple[int, int] | None = next(self._requests, None)
         self._file: atomic.Replacement | None = None

@@ -6,9 +6,11 @@ from paying for the same answers.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from shared.atomic import make_folder, read_regular, replace
+from shared.errors import WorkDirError
 
 START_PATIENCE = 0.5
 """Seconds for which a daemon tries for its own claim, so that somebody's glance at it (`held`) doesn't turn it away."""
@@ -51,8 +54,13 @@ class Claim:
 
 
 def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Claim | None:
-    """The claim at `path`, or None when another holds it for longer than `timeout` seconds (-1: wait for ever)."""
+    """The claim at `path`, or None when another holds it for longer than `timeout` seconds (-1: wait for ever).
+
+    Raises WorkDirError where the file system has no locks: a file that stands for one would outlive a crash, and two
+    would pay for the same answers.
+    """
     make_folder(path.parent)
+    _check_locks(path.parent)
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=timeout, poll_interval=poll_interval)
@@ -65,6 +73,27 @@ def take(path: Path, *, timeout: float = 0.0, poll_interval: float = 0.2) -> Cla
         claim.release()
         raise
     return claim
+
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
+_checked: set[Path] = set()
+
+
+def _check_locks(folder: Path) -> None:
+    """Once a folder; on a file of its own, since even a glance at a claim could turn somebody away."""
+    if folder in _checked:
+        return
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                raise WorkDirError(
+                    f"{folder}: this file system has no locks ({error.strerror}): mount it with them (NFS: version 4, "
+                    "or 3 without `nolock` and with rpc.statd; Lustre: -o flock), or put the work_dir elsewhere"
+                ) from None
+            raise
+    _checked.add(folder)
 
 
 def held(path: Path) -> bool | None:

@@ -1,7 +1,8 @@
 """How a model's connections are made: what its table and the environment say of proxies, certificates and HTTP/2.
 
-Proxies and NO_PROXY come from the environment, as libcurl reads them. Certificates are checked: against the model's own
-`ca_file`, else CURL_CA_BUNDLE, else SSL_CERT_FILE, else the system's; that of a proxy never against `ca_file`.
+Proxies come from the environment, as libcurl reads them, and NO_PROXY, whatever stands between its names. Certificates
+are checked: against the model's own `ca_file`, else CURL_CA_BUNDLE, else SSL_CERT_FILE, else the system's; that of a
+proxy never against `ca_file`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def connection_options(model: ModelConfig, url: str) -> list[tuple[int, str | in
         ]
     if model.type == "local":
         options.append((pycurl.NOPROXY, "*"))  # a server of our own, whatever the environment says
+    elif direct := (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(",", " ").split():
+        options.append((pycurl.NOPROXY, ",".join(direct)))  # libcurl itself knows but commas: no spaces, no new lines
     return options
 
 

@@ -74,8 +74,11 @@ def small(folder: Path, model: dict[str, Any] = RULE, count: int = 3, **more: An
 
 @pytest.mark.parametrize(
     "command",
-    [*("", "init", "validate", "submit", "run", "status", "why", "top", "metrics", "report", "demo", "serve-model"),
-     "inferd", "evald"],
+    [
+        *("", "init", "validate", "submit", "run", "status", "why", "top", "metrics", "report", "demo", "serve-model"),
+        "inferd",
+        "evald",
+    ],
 )
 def test_help_shows_an_example(command: str) -> None:
     """Each command, and each daemon, explains itself with an example."""

@@ -28,7 +28,7 @@ def test_one_bad_request_among_a_thousand_and_two_models(tmp_path: Path, server:
     for abbr in ("a", "b"):
         status = infer_status(work, abbr)
         assert status is not None
-        assert (status.state, status.ok, status.failed) == ("done", DOCS - 1, {"bad_request": 1})
+        assert (status.state, status.completed, status.failed) == ("done", DOCS, {"bad_request": 1})
         assert [row.doc_id for row in predictions(work, abbr) if row.generation is None] == [BAD]
         result = read(work.result(abbr, "d"), PairResult)
         assert (result.n_docs, result.n_scored, result.n_missing, result.mean) == (DOCS, DOCS - 1, 1, 1.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +18,7 @@ import pytest
 
 from shared import claims
 from shared.claims import held, owner, take
+from shared.errors import WorkDirError
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,3 +188,32 @@ def test_many_at_once(path: Path) -> None:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Case flock-enosys-endless-loop: told at once, with the place; nothing runs without a lock, nothing spins."""
+
+    def no_flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", no_flock)
+    with pytest.raises(WorkDirError, match=f"{re.escape(str(path.parent))}: this file system has no locks"):
+        claims.take(path, timeout=60.0)
+    assert not path.exists()
+
+
+LEFT = [f"999999999\n{socket.gethostname()}\n", "1\nanother-host\n", '{"token":"x"}', ""]
+
+
+@pytest.mark.parametrize("owner", LEFT, ids=["a dead process", "another host", "half a record", "nothing"])
+def test_a_file_that_a_crash_left(path: Path, owner: str) -> None:
+    """Case soft-lock-left-after-crash: what stands in a claim's files never decides; the kernel's lock does, at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(owner)
+    path.with_name(path.name + ".owner").write_text(owner)
+    assert claims.held(path) is False
+    claim = claims.take(path)
+    assert claim is not None
+    assert claims.held(path) is True
+    claim.release()

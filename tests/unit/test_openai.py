@@ -656,6 +656,19 @@ def test_proxy_from_the_environment(server: FakeServer, monkeypatch: pytest.Monk
     assert ask(make(server)).text == "echo: hello"
 
 
+@pytest.mark.parametrize("between", ["\n", "\r\n", ",\n", ", ", " "])
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+def test_no_proxy_over_several_lines(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, name: str, between: str
+) -> None:
+    """Case no-proxy-newline: as a multi-line YAML text leaves it."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv(name, f"localhost{between}127.0.0.1{between}example.com\n")
+    assert ask(make(server)).text == "echo: hello"
+
+
 def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown authority is refused; CURL_CA_BUNDLE, SSL_CERT_FILE and SSL_CERT_DIR name one to trust."""
     if shutil.which("openssl") is None:

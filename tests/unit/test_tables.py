@@ -99,7 +99,8 @@ def test_the_messages_of_configuration_read_as_promised() -> None:
     ]
     assert problems({"abbr": "d"}, DatasetConfig, "datasets[0]") == ["datasets[0].path: is required"]
     assert problems({"xyz": 1}, FieldMapping, "f") == [
-        "f.xyz: unknown key; known here: prompt, target, task_id, category, cluster, metadata, choices, gold, turn_targets"
+        "f.xyz: unknown key; known here: "
+        "prompt, target, task_id, category, cluster, metadata, choices, gold, turn_targets"
     ]
     assert problems({"models": [], "datasets": {}}, Suite) == [
         "models: expected an array of tables of at least 1 item, got 0 items",
