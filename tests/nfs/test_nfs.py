@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import sys
@@ -54,13 +53,12 @@ def test_a_mount_that_comes_back(found: dict[str, dict[str, Any]], name: str) ->
     assert found[name]["asked_again"] == 0
 
 
-def test_clocks_apart_and_files_held_open(found: dict[str, dict[str, Any]]) -> None:
-    """Ten minutes between the hosts' clocks are no matter, nor what NFS does to files that somebody holds open."""
+def test_clocks_apart_and_a_file_held_open(found: dict[str, dict[str, Any]]) -> None:
+    """Ten minutes between the hosts' clocks are no matter, nor what NFS does to a file that somebody holds open."""
     scene = found["clocks-apart"]
     whole(scene)
     assert scene["asked_again"] == 0
     assert scene["silly"] == 1
-    assert scene["stale"] == errno.ESTALE
 
 
 def test_root_is_nobody(found: dict[str, dict[str, Any]]) -> None:

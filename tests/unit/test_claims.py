@@ -208,7 +208,7 @@ LEFT = [f"999999999\n{socket.gethostname()}\n", "1\nanother-host\n", '{"token":"
 
 @pytest.mark.parametrize("owner", LEFT, ids=["a dead process", "another host", "half a record", "nothing"])
 def test_a_file_that_a_crash_left(path: Path, owner: str) -> None:
-    """Case soft-lock-left-after-crash: what stands in a claim's files never decides; the kernel's lock does, at once."""
+    """Case soft-lock-left-after-crash: no file in a claim's place ever decides; the kernel's lock does, at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(owner)
     path.with_name(path.name + ".owner").write_text(owner)
