@@ -23,12 +23,12 @@ from evald.scoring import Scoring
 from evald.watch import Wake
 from inferd.adapters import ModelAdapter
 from inferd.desk import Desk
-from inferd.inference import FATAL, Inference, sweep_statuses, with_local_servers
+from inferd.inference import Inference, sweep_statuses, with_local_servers
 from inferd.service import planned, remove_dead_beats
 from shared import claims, daemon, log
 from shared.clock import SystemClock
 from shared.config import Suite
-from shared.errors import UsageError
+from shared.errors import FATAL, UsageError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
 from shared.records import Plan, PlanPair

@@ -24,14 +24,13 @@ from shared.atomic import look_again, open_regular, sweep
 from shared.clock import Clock, utc
 from shared.config import EvalConfig
 from shared.daemon import StopSignal
-from shared.errors import TandemError, WorkDirError
+from shared.errors import DONE, INCOMPLETE, TandemError, WorkDirError
 from shared.heartbeat import HeartbeatReader
 from shared.layout import WorkDir
 from shared.plan import read_plan
 from shared.records import EvalStatus, PairState, Plan, PlanPair
 from shared.status import read_record, write_record
 
-DONE, INCOMPLETE = 0, 3  # exit statuses
 OLD_BEAT_GRACE = 3
 """Intervals of inferd's beat for which one that had ended before we came is given to become a new one; a single one
 where no inferd holds its claim.

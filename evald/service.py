@@ -20,12 +20,10 @@ from evald.workers import Workers
 from shared import claims, daemon, log
 from shared.clock import SystemClock
 from shared.config import EvalConfig, NotifyConfig, Suite
-from shared.errors import UsageError
+from shared.errors import FATAL, USAGE, UsageError
 from shared.layout import WorkDir
 from shared.suite import parse_suite, submitted_suite
 from shared.vigil import Vigil
-
-FATAL, USAGE = 1, 2  # exit statuses
 
 
 @click.command(

@@ -34,12 +34,12 @@ from shared import claims, daemon
 from shared.atomic import remove, sweep
 from shared.clock import Clock, utc
 from shared.config import InferConfig, ModelConfig, Suite
+from shared.errors import DONE, FATAL, INCOMPLETE, OVER_BUDGET
 from shared.layout import WorkDir
 from shared.records import Plan, PlanPair
 from shared.secrets import lookup
 from shared.status import write_record
 
-DONE, FATAL, INCOMPLETE, OVER_BUDGET = 0, 1, 3, 4  # exit statuses
 ENGINE_FROM = 64
 """Calls in flight from which one thread that drives them all beats a thread for each (docs/benchmarks.md)."""
 LONG_SECRET = 16  # characters from which a secret can't be a word of an answer

@@ -23,7 +23,7 @@ import msgspec
 
 from inferd import local_model
 from inferd.adapters import cannot, is_carried, model_faults
-from inferd.inference import FATAL, INCOMPLETE, Inference, sweep_statuses, with_local_servers
+from inferd.inference import Inference, sweep_statuses, with_local_servers
 from inferd.lifecycle import LOOKAHEAD
 from inferd.orders import Orders
 from inferd.progress import Lane
@@ -31,7 +31,7 @@ from shared import claims, daemon, log
 from shared.atomic import remove
 from shared.clock import Clock, SystemClock
 from shared.config import Suite
-from shared.errors import Fatal, TandemError, UsageError
+from shared.errors import FATAL, INCOMPLETE, USAGE, Fatal, TandemError, UsageError
 from shared.heartbeat import HeartbeatWriter
 from shared.layout import WorkDir
 from shared.plan import make_plan, read_plan_if_sound, suite_digest
@@ -41,7 +41,6 @@ from shared.suite import parse_suite, submitted_suite
 from shared.supervision import ServiceManager
 from shared.vigil import Vigil
 
-USAGE = 2  # exit status
 OTHER_FILES = 64  # beside sockets, claims and journals
 
 

@@ -19,6 +19,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
+DONE, FATAL, USAGE, INCOMPLETE, OVER_BUDGET = range(5)
+"""Exit statuses; EXIT_STATUSES says what each means."""
+
+
+class ExitMeaning(NamedTuple):
+    """What an exit status says, of each of the commands; "" where it never ends so."""
+
+    inferd: str
+    evald: str
+    evalctl: str
+
+
+EXIT_STATUSES: dict[int, ExitMeaning] = {
+    DONE: ExitMeaning("every pair is done", "every pair is scored", "clean"),
+    FATAL: ExitMeaning(
+        "a fatal error; the log says which",
+        "the same",
+        "a failure; a command that was refused or not acknowledged; `why`: nothing moves",
+    ),
+    USAGE: ExitMeaning(
+        "bad usage, a bad suite, a missing key", "bad usage, a bad suite", "the same; an unknown pair or model"
+    ),
+    INCOMPLETE: ExitMeaning(
+        "pairs failed, or were left when it was stopped",
+        "pairs were skipped or can't be scored",
+        "some pairs are missing",
+    ),
+    OVER_BUDGET: ExitMeaning("the budget is used up", "", ""),
+}
+
 ErrorClass = Literal[
     "rate_limited",
     "server_error",
@@ -72,7 +102,7 @@ MEANINGS: dict[str, Meaning] = {
 class TandemError(Exception):
     """Base of all errors that Tandem raises on purpose."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = FATAL
 
 
 class AttemptError(TandemError):
@@ -122,7 +152,7 @@ class Fatal(TandemError):
 class UsageError(Fatal):
     """The user's input is wrong; the message names the place and the remedy."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 @dataclass(frozen=True, order=True)
