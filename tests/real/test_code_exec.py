@@ -19,6 +19,7 @@ from evald.post_process import pipeline_of
 from evald.sandbox import choice
 from evald.sandbox.contract import SandboxUnavailable
 from evald.sandbox.failure import FAILURES
+from shared.errors import SuiteError
 from shared.records import TaskSpec
 from shared.tasks.native import task_faults
 from tests.unit.test_score import answer, planned, runs, scored, write
@@ -134,13 +135,20 @@ def test_human_evals_example(evaldata: Path, tmp_path: Path) -> None:
 
 
 def test_pass_at_k_needs_k_repeats(tmp_path: Path) -> None:
-    """Fewer answered repeats than k are refused, not reckoned with."""
+    """Fewer repeats than k are refused, not reckoned with: of the headline when it is planned, of another metric when
+    it is scored.
+    """
     spec = {"metric": "code_exec", "reduce": "pass_at_k", "k": 3}
-    work = planned(tmp_path, [{"task_id": "t0", "prompt": "?", "metric_name": spec, "metadata": DOUBLE}], repeats=2)
+    task = {"task_id": "t0", "prompt": "?", "metadata": DOUBLE}
+    with pytest.raises(SuiteError, match="pass@3 needs 3 repeats, and there are 2"):
+        planned(tmp_path / "headline", [task | {"metric_name": spec}], repeats=2)
+    work = planned(tmp_path / "other", [task | {"metric_name": ["code_exec", spec]}], repeats=2)
     right = "def f(x): return 2 * x"
     result = scored(work, write(work, [answer(0, right, repeat=number) for number in range(2)]))
-    assert (result.mean, result.n_score_errors) == (None, 1)
-    assert "over 3 repeats, and 2 were answered" in result.score_errors[0].reason
+    (other,) = (metric for metric in result.metrics if metric.name == "code_exec pass@3")
+    assert result.mean == 1.0
+    assert (other.mean, other.n_errors) == (None, 1)
+    assert "over 3 repeats, and 2 were answered" in other.reason
 
 
 # --- how an answer becomes a program ----------------------------------------------------------------------------------
